@@ -1,0 +1,65 @@
+# Everything here works as root or not, from a fresh clone, with Python 3.11 or later, make and the network.
+# Paths are relative on purpose: the checkout may lie below a folder with a space in its name.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The Python to make the environment with; empty: the first of the usual names that is new enough.
+PYTHON ?=
+# Further arguments for pytest (make test, make test-system) or for the benchmarks (make bench).
+ARGS ?=
+# 1: make demo stops when it is done, and fails if anything in it did.
+ONCE ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+LOCK := requirements-dev.txt
+UV := $(PY) -m uv --quiet
+
+.PHONY: help setup demo test test-system lint bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## Make .venv with everything that development, tests and the demo need
+
+$(READY): setup.cfg pyproject.toml $(LOCK)
+	@python=""; \
+	for candidate in $(if $(PYTHON),"$(PYTHON)",python3 python3.14 python3.13 python3.12 python3.11); do \
+	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    python="$$candidate"; break; \
+	  fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "make setup: no Python 3.11 or later with venv found$(if $(PYTHON), as PYTHON=$(PYTHON)); name one with PYTHON=/path/to/python3" >&2; \
+	  exit 1; \
+	fi; \
+	echo "Setting up $(VENV) (the first time takes a minute)"; \
+	[ -x $(PY) ] || "$$python" -m venv $(VENV); \
+	$(PY) -m pip install --quiet --disable-pip-version-check uv; \
+	$(UV) pip sync --python $(PY) $(LOCK); \
+	$(UV) pip install --python $(PY) --no-deps --editable .; \
+	touch $(READY)
+
+demo: setup ## Run the whole path once and stay up with Airflow's UI (ONCE=1: stop when done)
+	@$(PY) -m parkkeeper.demo $(if $(filter-out 0,$(ONCE)),--once)
+
+test: setup ## Run the tests against a real Postgres (ARGS='...' goes to pytest)
+	@$(PY) -m pytest -m "not system" $(ARGS)
+
+test-system: setup ## Run the tests that need Debian packages, which are installed when root
+	@$(PY) -m pytest -m system $(ARGS)
+
+lint: setup ## Check style, types and which package may import which
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(VENV)/bin/lint-imports
+
+lock: setup ## Resolve the development environment anew into requirements-dev.txt
+	@$(UV) pip compile --universal --python-version 3.11 --no-header --upgrade --extra test setup.cfg --output-file $(LOCK)
+
+clean: ## Remove what make and the tools made
+	@rm -rf $(VENV) build dist include/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
