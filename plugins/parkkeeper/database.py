@@ -1,0 +1,223 @@
+"""Sessions with timeouts, transactions that say what they join, and named SQL from ``include/sql``.
+
+A file of named statements holds blocks that begin with ``-- name: some_name``; the comment lines below it say what the
+statement is for. Only ``{schema}`` and tokens that stand for whole numbers are replaced; values are always bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import conninfo
+from psycopg.pq import TransactionStatus
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from parkkeeper.errors import DatabaseUnavailable, InvalidArgument, TransactionOpen, UnknownNamespace
+from parkkeeper.namespace import Namespace
+
+T = TypeVar("T")
+
+_TOKEN = re.compile(r"\{([a-z_]+)\}")
+_BLOCK = re.compile(r"^-- name: ([a-z_][a-z0-9_]*)[ \t]*$", re.MULTILINE)
+
+#: What another attempt may cure: the transaction was rolled back whole and nothing of it stands.
+TRANSIENT = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.SerializationFailure,
+)
+
+
+def sql_root() -> Path:
+    """Return the folder of the SQL: inside the package when installed from a wheel, ``include/sql`` in a checkout."""
+    package = Path(__file__).resolve().parent
+    shipped = package / "_sql"
+    return shipped if shipped.is_dir() else package.parents[1] / "include" / "sql"
+
+
+class Statements:
+    """The named statements of one file below ``include/sql``.
+
+    Parameters
+    ----------
+    path
+        Relative to the SQL folder and without suffix, e.g. ``"queue/prune"``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        parts = _BLOCK.split((sql_root() / f"{path}.sql").read_text(encoding="utf-8"))
+        names, bodies = parts[1::2], parts[2::2]
+        if len(set(names)) != len(names):
+            raise ValueError(f"{path}.sql: a statement name occurs twice")
+        self._texts: Mapping[str, str] = MappingProxyType(
+            {name: body.strip() for name, body in zip(names, bodies, strict=True)}
+        )
+        self._rendered: dict[tuple[Any, ...], bytes] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def render(self, name: str, namespace: Namespace, **numbers: int) -> bytes:
+        """Return statement `name` for `namespace`, ready for ``execute``.
+
+        Parameters
+        ----------
+        numbers
+            Whole numbers for the statement's other tokens, e.g. ``slot=3`` for ``{slot}``. They become literals, which
+            is what lets a plan name one partition.
+        """
+        key = (name, namespace.name, *sorted(numbers.items()))
+        rendered = self._rendered.get(key)
+        if rendered is None:
+            rendered = self._rendered[key] = render(self._texts[name], namespace, **numbers).encode()
+        return rendered
+
+
+def render(text: str, namespace: Namespace, **numbers: int) -> str:
+    """Replace ``{schema}`` and the tokens in `numbers`; a token that is not given is an error."""
+    tokens = {name: str(int(number)) for name, number in numbers.items()}
+    tokens["schema"] = namespace.identifier
+    return _TOKEN.sub(lambda match: tokens[match.group(1)], text)
+
+
+@lru_cache(maxsize=None)
+def statements(path: str) -> Statements:
+    """Return the named statements of ``include/sql/<path>.sql``, read once a process."""
+    return Statements(path)
+
+
+def connect(
+    dsn: str,
+    *,
+    application_name: str = "parkkeeper",
+    statement_timeout: timedelta = timedelta(minutes=5),
+    lock_timeout: timedelta = timedelta(seconds=10),
+    idle_in_transaction_session_timeout: timedelta = timedelta(minutes=1),
+    connect_timeout: timedelta = timedelta(seconds=10),
+    connection_class: type[psycopg.Connection[Any]] = psycopg.Connection,
+) -> psycopg.Connection[Any]:
+    """Open a session in autocommit mode, with a timeout on everything that can hang.
+
+    Returns
+    -------
+    psycopg.Connection
+        Its backend ends by itself soon after this process dies (``client_connection_check_interval``).
+
+    Raises
+    ------
+    DatabaseUnavailable
+        The server was not reached or refused the login. The message names host, port and database, never the password.
+    InvalidArgument
+        The connection string cannot be read.
+    """
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        raise InvalidArgument(
+            "dsn is refused: neither a postgresql:// address nor a key=value connection string"
+        ) from None
+    options = " ".join(
+        [
+            str(given.get("options") or ""),
+            f"-c statement_timeout={milliseconds(statement_timeout)}",
+            f"-c lock_timeout={milliseconds(lock_timeout)}",
+            f"-c idle_in_transaction_session_timeout={milliseconds(idle_in_transaction_session_timeout)}",
+            "-c client_connection_check_interval=500",
+        ]
+    ).strip()
+    try:
+        return connection_class.connect(
+            dsn,
+            autocommit=True,
+            application_name=application_name,
+            connect_timeout=max(2, round(connect_timeout.total_seconds())),
+            options=options,
+        )
+    except psycopg.OperationalError as error:
+        raise DatabaseUnavailable(_unavailable(given, error)) from None
+
+
+def _unavailable(given: Mapping[str, Any], error: psycopg.OperationalError) -> str:
+    """Say which server was not reached, in one line and without the password."""
+    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    if secret := str(given.get("password") or ""):
+        reason = reason.replace(secret, "***")
+    host, port = given.get("host") or "localhost", given.get("port") or 5432
+    return f"database {given.get('dbname') or '(default)'} at {host}:{port} cannot be reached: {reason}"
+
+
+def milliseconds(duration: timedelta) -> int:
+    """Return a timedelta as whole milliseconds, rounded up, for Postgres's timeouts (0 would mean: none)."""
+    return -(-duration // timedelta(milliseconds=1))
+
+
+def in_transaction(connection: psycopg.Connection[Any]) -> bool:
+    """Tell whether the caller has a transaction open on this connection."""
+    return connection.info.transaction_status is not TransactionStatus.IDLE
+
+
+@contextmanager
+def transaction(connection: psycopg.Connection[Any], action: str) -> Iterator[None]:
+    """Open a transaction of our own for `action`; refuse to become part of the caller's.
+
+    Raises
+    ------
+    TransactionOpen
+        The caller has a transaction open: what is committed here could then be undone, or wait for it.
+    """
+    if in_transaction(connection) or not connection.autocommit:
+        raise TransactionOpen(
+            f"{action} is a transaction of its own: call it on a connection in autocommit mode with no transaction open"
+        )
+    with connection.transaction():
+        yield
+
+
+def retried(connection: psycopg.Connection[Any], work: Callable[[], T], *, attempts: int = 8) -> T:
+    """Run `work`, one whole transaction, again when a deadlock, a lock timeout or a serialization failure undid it.
+
+    Inside the caller's transaction it runs once: only the caller can repeat that.
+    """
+    if in_transaction(connection):
+        return work()
+    for attempt in Retrying(
+        retry=retry_if_exception_type(TRANSIENT),
+        stop=stop_after_attempt(attempts),
+        wait=wait_random_exponential(multiplier=0.01, max=1),
+        reraise=True,
+    ):
+        with attempt:
+            return work()
+    raise AssertionError("unreachable: tenacity returns or raises")
+
+
+def advisory_key(*parts: str) -> int:
+    """Return a stable signed 64-bit key for an advisory lock named by `parts` (e.g. namespace and action)."""
+    digest = hashlib.sha256("\x1f".join(("parkkeeper", *parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+@contextmanager
+def known_namespace(namespace: Namespace, family: str) -> Iterator[None]:
+    """Turn Postgres's "no such schema, table or function" into an :class:`UnknownNamespace` that says what to do."""
+    try:
+        yield
+    except (
+        psycopg.errors.InvalidSchemaName,
+        psycopg.errors.UndefinedTable,
+        psycopg.errors.UndefinedFunction,
+    ) as error:
+        raise UnknownNamespace(
+            f"namespace {namespace} lacks tables of the {family} family ({error.sqlstate}): "
+            f"run `parkkeeper migrate --family {family} --namespace {namespace}`"
+        ) from None
