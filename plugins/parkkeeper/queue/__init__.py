@@ -1,0 +1,27 @@
+"""The job queue: lanes, claims, a ring of slots that is reclaimed by TRUNCATE. Imports no Airflow."""
+
+from parkkeeper.errors import InvalidArgument, InvalidName, ParkkeeperError, TransactionOpen, UnknownNamespace
+from parkkeeper.queue.claim import ClaimedJob
+from parkkeeper.queue.errors import (
+    ConservationBroken,
+    IsolationRefused,
+    PruneRefused,
+    UniqueConflict,
+    UnknownQueue,
+)
+from parkkeeper.queue.storage import QueueStorage
+
+__all__ = [
+    "ClaimedJob",
+    "ConservationBroken",
+    "InvalidArgument",
+    "InvalidName",
+    "IsolationRefused",
+    "ParkkeeperError",
+    "PruneRefused",
+    "QueueStorage",
+    "TransactionOpen",
+    "UniqueConflict",
+    "UnknownNamespace",
+    "UnknownQueue",
+]

@@ -1,0 +1,36 @@
+"""What only the queue raises; the base and the refusals of arguments are in :mod:`parkkeeper.errors`."""
+
+from __future__ import annotations
+
+from parkkeeper.errors import ParkkeeperError
+
+
+class UniqueConflict(ParkkeeperError):
+    """Another job holds the unique key; nothing was enqueued.
+
+    Attributes
+    ----------
+    holder_job_id
+        The id of the job that holds the key; None when it let go of it just as we looked. The key itself is never
+        in the message: it may be personal.
+    """
+
+    def __init__(self, message: str, holder_job_id: int | None) -> None:
+        super().__init__(message)
+        self.holder_job_id = holder_job_id
+
+
+class IsolationRefused(ParkkeeperError):
+    """A claim was tried in a transaction that keeps one snapshot; it needs READ COMMITTED."""
+
+
+class UnknownQueue(ParkkeeperError):
+    """No job was ever enqueued to this queue and it has no settings."""
+
+
+class PruneRefused(ParkkeeperError):
+    """A prune would drop more failed rows than `max_pruned_failed` allows; nothing was changed."""
+
+
+class ConservationBroken(ParkkeeperError):
+    """A prune did not account for every row of its slot; it was rolled back whole."""

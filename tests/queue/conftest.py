@@ -1,0 +1,18 @@
+"""A queue of one's own: the queue family in the test's namespace, on a ring of four slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from parkkeeper.migrations import migrate
+from parkkeeper.queue import QueueStorage
+
+
+@pytest.fixture
+def storage(connection: psycopg.Connection[Any], namespace: str) -> QueueStorage:
+    """The queue of a fresh namespace."""
+    migrate(connection, namespace, "queue", queue_slots=4)
+    return QueueStorage(connection, namespace)
