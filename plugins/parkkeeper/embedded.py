@@ -48,7 +48,7 @@ _SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 
 # The leash starts the server, says "up", and stops it on a line or on the end of its input: the kernel closes
-# that pipe however the parent dies. A shell, since the server's account may be unable to reach Python's files.
+# that pipe however the parent dies. A shell, since the server's account may be unable to reach Python's own.
 _LEASH = """
 trap '' PIPE
 stop() {
