@@ -1,0 +1,32 @@
+"""The plugin: Parkkeeper's page in the navigation of Airflow's UI."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar
+
+from airflow.plugins_manager import AirflowPlugin
+
+URL_PREFIX = "/parkkeeper"
+
+
+class ParkkeeperPlugin(AirflowPlugin):
+    """Adds the page and its endpoints to the API server."""
+
+    name = "parkkeeper"
+    external_views: ClassVar[list[Any]] = [
+        {
+            "name": "Parkkeeper",
+            "href": f"{URL_PREFIX}/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "parkkeeper",
+        }
+    ]
+
+    @cached_property
+    def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
+        """The web application, made when the API server asks: every process of Airflow loads the plugin, also a task's."""
+        from parkkeeper.ui import create_app
+
+        return [{"app": create_app(), "url_prefix": URL_PREFIX, "name": "Parkkeeper"}]
