@@ -12,6 +12,16 @@ ARGS ?=
 # 1: make demo stops when it is done, and fails if anything in it did.
 ONCE ?=
 
+# 15: run the tests on Debian's Postgres of that version instead of the embedded one.
+PG ?=
+ifneq ($(PG),)
+export PARKKEEPER_TEST_BINDIR := /usr/lib/postgresql/$(PG)/bin
+endif
+
+# What the system tests run, and the Debian packages that bring it.
+SYSTEM_FILES := /usr/bin/chromium /usr/lib/postgresql/15/bin/postgres
+SYSTEM_PACKAGES := chromium postgresql-15
+
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
@@ -46,17 +56,35 @@ $(READY): setup.cfg pyproject.toml $(LOCK)
 demo: setup ## Run the whole path once and stay up with Airflow's UI (ONCE=1: stop when done)
 	@$(PY) -m parkkeeper.demo $(if $(filter-out 0,$(ONCE)),--once)
 
-test: setup ## Run the tests against a real Postgres (ARGS='...' goes to pytest)
+test: setup ## Run the tests against a real Postgres (ARGS='...' goes to pytest; PG=15: Debian's)
 	@$(PY) -m pytest -m "not system" $(ARGS)
 
 test-system: setup ## Run the tests that need Debian packages, which are installed when root
+	@missing=""; \
+	for file in $(SYSTEM_FILES); do [ -x "$$file" ] || missing=yes; done; \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	    echo "make test-system: needs these Debian packages: $(SYSTEM_PACKAGES)" >&2; exit 1; \
+	  fi; \
+	  echo "Installing $(SYSTEM_PACKAGES)"; \
+	  apt-get -qq update; \
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $(SYSTEM_PACKAGES) >/dev/null; \
+	fi
 	@$(PY) -m pytest -m system $(ARGS)
+	@$(MAKE) --no-print-directory test PG=15 ARGS="tests/migrations tests/queue tests/memory $(ARGS)"
 
-lint: setup ## Check style, types and which package may import which
+lint: setup ## Check style, types, SQL and which package may import which
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(VENV)/bin/lint-imports
+	@for family in queue memory; do \
+	  $(VENV)/bin/parkkeeper render --family $$family --namespace lint \
+	    | $(VENV)/bin/squawk --stdin-filepath $$family.sql; \
+	done
+
+bench: setup ## Measure what the documents state figures of (ARGS='...' goes to the benchmarks)
+	@for script in tests/benchmarks/bench_*.py; do $(PY) "$$script" $(ARGS); done
 
 lock: setup ## Resolve the development environment anew into requirements-dev.txt
 	@$(UV) pip compile --universal --python-version 3.11 --no-header --upgrade --extra test setup.cfg --output-file $(LOCK)
