@@ -29,7 +29,17 @@ class UnknownQueue(ParkkeeperError):
 
 
 class PruneRefused(ParkkeeperError):
-    """A prune would drop more failed rows than `max_pruned_failed` allows; nothing was changed."""
+    """A prune would drop more failed rows than `max_pruned_failed` allows; nothing was changed.
+
+    Attributes
+    ----------
+    pruned_failed
+        How many failed rows it would have dropped.
+    """
+
+    def __init__(self, message: str, pruned_failed: int) -> None:
+        super().__init__(message)
+        self.pruned_failed = pruned_failed
 
 
 class ConservationBroken(ParkkeeperError):

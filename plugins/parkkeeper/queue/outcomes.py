@@ -1,0 +1,123 @@
+"""What the queue's actions return: frozen, with a named outcome and the figures that belong to it.
+
+See ``docs/explanation/ring.md`` for what each outcome promises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class RotateOutcome:
+    """What one call of ``rotate`` did.
+
+    Attributes
+    ----------
+    outcome
+        ``rotated``: the next empty slot takes new jobs now. ``skipped_busy``: no other slot is empty.
+        ``skipped_idle``: the ring holds no row; nothing was written. ``blocked``: the lock was not had in time.
+    slot, generation
+        Where new jobs go after this call; None when ``blocked``. For people: nothing computes with them.
+    """
+
+    outcome: Literal["rotated", "skipped_busy", "skipped_idle", "blocked"]
+    slot: int | None = None
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PruneOutcome:
+    """What one call of ``prune_oldest`` did, or would do with ``dry_run``.
+
+    Attributes
+    ----------
+    outcome
+        ``pruned``: one slot was reclaimed. ``noop``: no sealed slot holds a row; nothing was written. ``blocked``:
+        the locks were not had in time. ``skipped_active``: each sealed slot that holds rows is still in use.
+    slot, generation
+        The slot that was pruned, blocked or is pinned (the oldest of them), and the opening of the ring that it
+        belonged to; None when there is none.
+    reason
+        What pins the slot when ``skipped_active``: ``ready_rows`` (jobs that wait in it) or ``open_claims`` (jobs of
+        it that run); what was not had when ``blocked``: ``prune`` (another prune runs), ``ring_state`` or ``slot``.
+    count
+        How many rows or claims of `reason` there are when ``skipped_active``, else 0.
+    carried_failed_rows
+        Failed rows inside the retention floor that stand in the live segment now.
+    pruned_failed
+        Failed rows past the floor that were dropped, and are counted as such for ever.
+    pruned_completed
+        Other terminal rows that were dropped.
+    lock_ms
+        Milliseconds spent waiting for locks.
+    truncate_ms
+        Milliseconds under exclusive locks, in which readers of the slot wait.
+    """
+
+    outcome: Literal["pruned", "noop", "blocked", "skipped_active"]
+    slot: int | None = None
+    generation: int | None = None
+    reason: str | None = None
+    count: int = 0
+    carried_failed_rows: int = 0
+    pruned_failed: int = 0
+    pruned_completed: int = 0
+    lock_ms: float = 0.0
+    truncate_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """The jobs of one queue, in one snapshot.
+
+    Attributes
+    ----------
+    available
+        Waiting in the ring: a claim may have them now.
+    running
+        Claimed and not finished.
+    terminal
+        Completed, failed and cancelled jobs, those in the ring and those that prune has dropped since the beginning.
+    pruned_failed
+        Failed jobs that were dropped past their retention: no longer retryable. Never decreases.
+    deferred
+        Scheduled for later, or waiting to be tried again after a failure.
+    failed
+        Failed jobs in the ring: retryable now.
+    """
+
+    available: int
+    running: int
+    terminal: int
+    pruned_failed: int
+    deferred: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryFailedOutcome:
+    """What came of putting failed jobs back.
+
+    Attributes
+    ----------
+    retried
+        The ids of the jobs that are available again.
+    matched
+        How many failed jobs met the filter when they were scanned, at most `limit`; it is the sum of the retried
+        ones, the conflicts and the raced ones.
+    pruned_failed_count
+        Failed jobs of the queue that were dropped past their retention, ever; None by kind, since what was dropped
+        is not counted by kind.
+    conflicts
+        The ids of jobs whose unique key another job holds now; they stay failed.
+    raced
+        How many were gone when their turn came: retried or dropped by another session meanwhile.
+    """
+
+    retried: list[int]
+    matched: int
+    pruned_failed_count: int | None
+    conflicts: list[int]
+    raced: int
