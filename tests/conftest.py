@@ -40,7 +40,7 @@ _SETTINGS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "o
 
 @pytest.fixture(scope="session")
 def dsn() -> Iterator[str]:
-    """The server of the session: PARKKEEPER_DSN, else one of our own (make test PG=15: from Debian's programs)."""
+    """The server of the session: PARKKEEPER_DSN, else our own (make test PG=15: with Debian's programs)."""
     bindir = os.environ.get("PARKKEEPER_TEST_BINDIR")
     with embedded.resolve_dsn(settings=_SETTINGS, bindir=Path(bindir) if bindir else None) as resolved:
         yield resolved
