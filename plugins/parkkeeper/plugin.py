@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
@@ -14,7 +14,7 @@ class ParkkeeperPlugin(AirflowPlugin):
     """Adds the page and its endpoints to the API server."""
 
     name = "parkkeeper"
-    external_views: ClassVar[list[Any]] = [
+    external_views: list[Any] = [  # noqa: RUF012
         {
             "name": "Parkkeeper",
             "href": f"{URL_PREFIX}/",
@@ -26,7 +26,7 @@ class ParkkeeperPlugin(AirflowPlugin):
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
-        """The web application, made when the API server asks: every process of Airflow loads the plugin, also a task's."""
+        """The web application, made when the API server asks for it: each task loads the plugin too."""
         from parkkeeper.ui import create_app
 
         return [{"app": create_app(), "url_prefix": URL_PREFIX, "name": "Parkkeeper"}]

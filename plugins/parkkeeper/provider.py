@@ -1,7 +1,7 @@
-"""What Airflow is told about this distribution, and what a site may set in the ``[parkkeeper]`` section of its
-configuration.
+"""What Airflow is told about this distribution, and what a site may set in its section of the configuration.
 
-Airflow imports this module in each of its processes, long before anything of Parkkeeper is used: it imports nothing.
+Airflow imports this module in each of its processes, long before anything of Parkkeeper is used: it imports
+nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from typing import Any
 
 from parkkeeper import __version__
 
-#: The options of the section and their defaults, which hold where the distribution is used without being installed.
+#: The options of the section and their defaults, which hold where the distribution is used without being
+#: installed.
 OPTIONS = {"conn_id": "parkkeeper_default", "namespace": "parkkeeper"}
 
 
 def option(name: str) -> str:
     """Return what the site has set for an option of the ``[parkkeeper]`` section, else its default.
 
-    Reads the configuration and the environment (``AIRFLOW__PARKKEEPER__NAMESPACE``), never a database, so that a DAG
-    file may ask.
+    Reads the configuration and the environment (``AIRFLOW__PARKKEEPER__NAMESPACE``), never a database, so
+    that a DAG file may ask.
     """
     from airflow.sdk import conf
 
@@ -52,8 +53,8 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "sslmode": {
                         "label": "SSL mode",
-                        "description": "How the connection is encrypted and the server verified; libpq's default is "
-                        "prefer.",
+                        "description": "How the connection is encrypted and the server verified; "
+                        "libpq's default is prefer.",
                         "schema": {
                             "type": ["string", "null"],
                             "enum": ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"],
@@ -67,16 +68,16 @@ def get_provider_info() -> dict[str, Any]:
                 "description": "Defaults of Parkkeeper's DAGs and of its page.",
                 "options": {
                     "conn_id": {
-                        "description": "The Airflow connection, of type Parkkeeper or Postgres, that the DAGs and the "
-                        "page use.",
+                        "description": "The Airflow connection, of type Parkkeeper or Postgres, that the "
+                        "DAGs and the page use.",
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "postgres_default",
                         "default": OPTIONS["conn_id"],
                     },
                     "namespace": {
-                        "description": "The namespace (schema) that scheduled runs look after, and that a manual run "
-                        "proposes.",
+                        "description": "The namespace (schema) that scheduled runs look after, and that a "
+                        "manual run proposes.",
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "orders",

@@ -1,0 +1,118 @@
+"""The hook: Postgres sessions with a timeout on all that can hang, and a name that tells whose they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from airflow.providers.postgres.hooks.postgres import PostgresHook
+from airflow.sdk import Connection
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from parkkeeper.database import milliseconds
+from parkkeeper.errors import DatabaseUnavailable
+
+#: How long to wait for the server when the connection does not say.
+CONNECT_TIMEOUT = timedelta(seconds=10)
+LOCK_TIMEOUT = timedelta(seconds=10)
+IDLE_IN_TRANSACTION_SESSION_TIMEOUT = timedelta(minutes=1)
+
+# Postgres keeps 63 bytes of an application_name.
+_NAME_BYTES = 63
+
+_CONFIGURE = (
+    b"SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
+)
+
+
+class ParkkeeperHook(PostgresHook):
+    """Open sessions for Parkkeeper on an Airflow connection of type Parkkeeper or Postgres.
+
+    Parameters
+    ----------
+    parkkeeper_conn_id
+        The id of the connection. Its fields and extras mean what they mean to ``PostgresHook``.
+    """
+
+    conn_name_attr = "parkkeeper_conn_id"
+    default_conn_name = "parkkeeper_default"
+    conn_type = "parkkeeper"
+    hook_name = "Parkkeeper (Postgres)"
+
+    @classmethod
+    def get_connection(cls, conn_id: str) -> Connection:
+        """Return the Airflow connection, with a ``connect_timeout`` if it has none of its own."""
+        connection: Connection = super().get_connection(conn_id)
+        extra = {"connect_timeout": round(CONNECT_TIMEOUT.total_seconds())} | connection.extra_dejson
+        connection.extra = json.dumps(extra)
+        return connection
+
+    @contextmanager
+    def session(
+        self,
+        *,
+        application_name: str,
+        statement_timeout: timedelta,
+        lock_timeout: timedelta = LOCK_TIMEOUT,
+        read_only: bool = False,
+    ) -> Iterator[psycopg.Connection[Any]]:
+        """Open a session in autocommit mode for the length of the context.
+
+        However the context is left, a statement that still runs then is cancelled. If this process is killed,
+        the server ends the session within about a second by itself.
+
+        Parameters
+        ----------
+        application_name
+            What ``pg_stat_activity`` shows; cut to 63 bytes.
+        read_only
+            Whether the server refuses every write.
+
+        Raises
+        ------
+        DatabaseUnavailable
+            The server was not reached or refused the login.
+        """
+        settings = {
+            "application_name": application_name.encode()[:_NAME_BYTES].decode(errors="ignore"),
+            "statement_timeout": f"{milliseconds(statement_timeout)}ms",
+            "lock_timeout": f"{milliseconds(lock_timeout)}ms",
+            "idle_in_transaction_session_timeout": f"{milliseconds(IDLE_IN_TRANSACTION_SESSION_TIMEOUT)}ms",
+            "client_connection_check_interval": "500ms",
+            "default_transaction_read_only": "on" if read_only else "off",
+        }
+        connection = self._connect()
+        try:
+            # Set, not sent as startup options: options in the connection's extra would replace those.
+            connection.execute(_CONFIGURE, (list(settings), list(settings.values())))
+            yield connection
+        finally:
+            self._end(connection)
+
+    def _end(self, connection: psycopg.Connection[Any]) -> None:
+        try:
+            # Left in the middle of a statement: an execution_timeout, say, which psycopg knows nothing of.
+            if connection.info.transaction_status is TransactionStatus.ACTIVE:
+                connection.cancel_safe(timeout=5)
+        except psycopg.Error as error:
+            self.log.warning(
+                "The running statement was not cancelled (%s): the server ends it soon", error.sqlstate
+            )
+        finally:
+            connection.close()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            connection: psycopg.Connection[Any] = self.get_conn()  # type: ignore[assignment]
+        except psycopg.OperationalError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise DatabaseUnavailable(f"connection {self.get_conn_id()} cannot be used: {reason}") from None
+        connection.autocommit = True
+        # A "cursor" extra of the connection would change what rows look like.
+        connection.row_factory = tuple_row
+        return connection

@@ -1,0 +1,17 @@
+"""Airflow operators: each validates its arguments, calls the core, and returns figures that become XComs."""
+
+from parkkeeper.operators.base import ParkkeeperOperator, TaskKilled
+from parkkeeper.operators.memory import FormationBatchOperator, FreshnessOperator, ParkSweepOperator
+from parkkeeper.operators.migrate import MigrateOperator
+from parkkeeper.operators.queue import PruneWithCarryOperator, RotateRingOperator
+
+__all__ = [
+    "FormationBatchOperator",
+    "FreshnessOperator",
+    "MigrateOperator",
+    "ParkSweepOperator",
+    "ParkkeeperOperator",
+    "PruneWithCarryOperator",
+    "RotateRingOperator",
+    "TaskKilled",
+]

@@ -1,0 +1,76 @@
+"""Arguments of operators as they arrive in `execute`: rendered templates are text, whatever they were before.
+
+An optional argument that a template renders as nothing or as ``None`` was not given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+
+from parkkeeper.errors import InvalidArgument
+
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def given(value: Any) -> bool:
+    """Tell whether an optional argument was given."""
+    return not (value is None or (isinstance(value, str) and value.strip() in ("", "None")))
+
+
+def whole(field: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """Return a whole number between `minimum` and `maximum`, both included."""
+    rule = f"a whole number from {minimum}" + (f" to {maximum}" if maximum is not None else "")
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        raise InvalidArgument(f"{field} {value!r} is refused: {rule}") from None
+    if not isinstance(number, int) or isinstance(number, bool) or number < minimum:
+        raise InvalidArgument(f"{field} {value!r} is refused: {rule}")
+    if maximum is not None and number > maximum:
+        raise InvalidArgument(f"{field} {value!r} is refused: {rule}")
+    return number
+
+
+def optional_whole(field: str, value: Any, minimum: int) -> int | None:
+    """Return a whole number as :func:`whole` does, or None if it was not given."""
+    return whole(field, value, minimum) if given(value) else None
+
+
+def duration(field: str, value: Any) -> timedelta:
+    """Return a timedelta, from one or from a number of seconds; the core says what is too long."""
+    if isinstance(value, timedelta):
+        return value
+    try:
+        return timedelta(seconds=float(value))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"{field} {value!r} is refused: a timedelta or a number of seconds") from None
+
+
+def optional_duration(field: str, value: Any) -> timedelta | None:
+    """Return a timedelta as :func:`duration` does, or None if it was not given."""
+    return duration(field, value) if given(value) else None
+
+
+def flag(field: str, value: Any) -> bool:
+    """Return a boolean, from one or from its name."""
+    if isinstance(value, bool):
+        return value
+    try:
+        return _FLAGS[str(value).strip().lower()]
+    except KeyError:
+        raise InvalidArgument(f"{field} {value!r} is refused: true or false") from None
+
+
+def optional_text(value: Any) -> str | None:
+    """Return text, or None if it was not given."""
+    return str(value) if given(value) else None
+
+
+def names(field: str, value: str | Collection[str], allowed: Collection[str]) -> frozenset[str]:
+    """Return a set of names, from one or several, each of them one of `allowed`."""
+    chosen = frozenset([value] if isinstance(value, str) else value)
+    if unknown := sorted(chosen - set(allowed)):
+        raise InvalidArgument(f"{field} {unknown[0]!r} is refused: any of {', '.join(allowed)}")
+    return chosen

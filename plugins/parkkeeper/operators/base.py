@@ -1,0 +1,134 @@
+"""What operators share: one session a task, its end when the task is killed, errors as Airflow has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import psycopg
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowSkipException
+
+from parkkeeper import migrations
+from parkkeeper.namespace import Namespace
+from parkkeeper.operators import arguments
+from parkkeeper.operators.errors import translated
+
+#: What an operator pushes: one XCom per key.
+Figures = dict[str, int | str | None]
+Work = Callable[[psycopg.Connection[Any]], Figures]
+
+#: The longest statement of a task without an `execution_timeout`.
+STATEMENT_TIMEOUT = timedelta(hours=1)
+
+
+class TaskKilled(KeyboardInterrupt):
+    """The task was told to end while it worked.
+
+    A kind of KeyboardInterrupt, because psycopg then cancels the running statement, and because no ``except
+    Exception`` between here and there takes it for a failure of its own.
+    """
+
+
+class ParkkeeperOperator(BaseOperator):
+    """One action on one namespace.
+
+    Parameters
+    ----------
+    namespace
+        The schema to work on.
+    conn_id
+        An Airflow connection of type Parkkeeper or Postgres.
+    skip_on_outcome
+        Outcomes, one or several, on which the task is skipped instead of successful; a skipped task pushes no
+        figures and, by default, skips what follows it.
+    """
+
+    template_fields: Sequence[str] = ("namespace", "conn_id", "skip_on_outcome")
+    ui_color = "#dcebe0"
+
+    #: Every value that the figure `outcome` can have.
+    outcomes: ClassVar[tuple[str, ...]]
+    #: The family whose tables must be exactly as this package knows them; None: whatever is there.
+    requires: ClassVar[str | None] = None
+
+    _working = False
+    _killed = False
+
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        conn_id: str = "parkkeeper_default",
+        skip_on_outcome: str | Collection[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(multiple_outputs=True, **kwargs)
+        self.namespace = namespace
+        self.conn_id = conn_id
+        self.skip_on_outcome = skip_on_outcome
+
+    def prepare(self, namespace: Namespace) -> Work:
+        """Validate the arguments before anything is sent anywhere, and return what to do with a session."""
+        raise NotImplementedError
+
+    def execute(self, context: Context) -> Figures:
+        """Do the work and return its figures."""
+        with self._killable(), translated():
+            skip_on = arguments.names("skip_on_outcome", self.skip_on_outcome, self.outcomes)
+            namespace = Namespace.of(self.namespace)
+            work = self.prepare(namespace)
+            with self._session(context) as connection:
+                if self.requires:
+                    migrations.require(connection, namespace, self.requires)
+                figures = work(connection)
+        self.log.info("Namespace %s: %s", self.namespace, ", ".join(f"{k}={v}" for k, v in figures.items()))
+        if figures["outcome"] in skip_on:
+            raise AirflowSkipException(f"outcome {figures['outcome']}, which skip_on_outcome names")
+        return figures
+
+    def on_kill(self) -> None:
+        """End the work: the running statement is cancelled and `execute` raises.
+
+        Airflow calls this from the handler of the signal, and goes on where it was if nothing is raised. It
+        calls it too after an `execution_timeout`, when `execute` has been left already: there is nothing to
+        end then, and an exception would hide the timeout.
+        """
+        repeated, self._killed = self._killed, True
+        if self._working and not repeated:
+            raise TaskKilled(
+                "the task was told to end: its statement is cancelled and what it had open rolled back"
+            )
+
+    @contextmanager
+    def _killable(self) -> Iterator[None]:
+        self._working = True
+        try:
+            self._stop_if_killed()
+            yield
+            self._stop_if_killed()
+        finally:
+            self._working = False
+
+    def _stop_if_killed(self) -> None:
+        # Also for an exception that was raised in the handler and lost: in a finaliser or a callback Python
+        # drops it.
+        if self._killed:
+            raise TaskKilled("the task was told to end")
+
+    @contextmanager
+    def _session(self, context: Context) -> Iterator[psycopg.Connection[Any]]:
+        # Here and not above: the hook's imports would double what a DAG file takes to parse.
+        from parkkeeper.hooks import ParkkeeperHook
+
+        ti = context["ti"]
+        hook = ParkkeeperHook(self.conn_id)
+        with hook.session(
+            application_name=f"af:{ti.dag_id}:{ti.task_id}:{ti.run_id}:{ti.try_number}",
+            # Below the task's own limit, so that the server says which statement it was and the task cleans
+            # up.
+            statement_timeout=self.execution_timeout * 0.9 if self.execution_timeout else STATEMENT_TIMEOUT,
+        ) as connection:
+            yield connection

@@ -1,0 +1,165 @@
+"""Turn the queue's ring: open the next slot, reclaim the sealed ones.
+
+Both operators push `outcome`, `slot`, `generation`, `carried_failed`, `pruned_failed`, `pruned_completed`
+(what this task did) and `pruned_failed_total` (what the namespace has dropped since it was made); see
+``docs/reference/xcom.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from parkkeeper.database import statements
+from parkkeeper.namespace import Namespace
+from parkkeeper.operators import arguments
+from parkkeeper.operators.base import Figures, ParkkeeperOperator, Work
+from parkkeeper.queue import QueueStorage
+from parkkeeper.queue.outcomes import PruneOutcome
+
+#: A ring has no more slots than this; a prune that has done so many leaves the rest to the next run.
+MOST_SLOTS = 256
+
+
+def _ring_figures(connection: psycopg.Connection[Any], namespace: Namespace, outcome: str) -> Figures:
+    """Return the fixed keys with nothing done and the namespace's real total."""
+    statement = statements("operators").render("pruned_failed_total", namespace)
+    row = connection.execute(statement).fetchone()
+    assert row is not None
+    return {
+        "outcome": outcome,
+        "slot": None,
+        "generation": None,
+        "carried_failed": 0,
+        "pruned_failed": 0,
+        "pruned_completed": 0,
+        "pruned_failed_total": row[0],
+    }
+
+
+class RingOperator(ParkkeeperOperator):
+    """An action on the queue's ring.
+
+    Parameters
+    ----------
+    lock_timeout
+        How long to wait for the ring's locks before the outcome is ``blocked``: a timedelta or seconds, 5 s
+        at most, since everybody who reads the slot waits as long.
+    """
+
+    template_fields: Sequence[str] = (*ParkkeeperOperator.template_fields, "lock_timeout")
+    requires = "queue"
+
+    def __init__(
+        self, *, lock_timeout: timedelta | float | str = timedelta(milliseconds=50), **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.lock_timeout = lock_timeout
+
+
+class RotateRingOperator(RingOperator):
+    """Open the next empty slot of the ring and seal the current one.
+
+    `outcome` is ``rotated``, ``skipped_busy`` (no other slot is empty), ``skipped_idle`` (the ring holds
+    nothing) or ``blocked``. `slot` and `generation` are those that were opened, null if none was.
+    """
+
+    outcomes = ("rotated", "skipped_busy", "skipped_idle", "blocked")
+
+    def prepare(self, namespace: Namespace) -> Work:
+        """Validate the arguments and return the rotation."""
+        lock_timeout = arguments.duration("lock_timeout", self.lock_timeout)
+
+        def work(connection: psycopg.Connection[Any]) -> Figures:
+            done = QueueStorage(connection, namespace).rotate(lock_timeout=lock_timeout)
+            figures = _ring_figures(connection, namespace, done.outcome)
+            if done.outcome == "rotated":
+                figures |= {"slot": done.slot, "generation": done.generation}
+            return figures
+
+        return work
+
+
+class PruneWithCarryOperator(RingOperator):
+    """Reclaim sealed slots, oldest first, until none is left; carry failed jobs inside their retention.
+
+    `outcome` is ``pruned`` if any slot was; else ``noop``, ``blocked`` or ``skipped_active`` (every sealed
+    slot is still in use). The other figures are sums over the slots; `slot` and `generation` are those of the
+    last one, null if none.
+
+    Parameters
+    ----------
+    failed_retention
+        How long after its end a failed job stays retryable: a timedelta or whole seconds, 0 carries nothing.
+        A queue's own setting wins. None: what the namespace says.
+    max_pruned_failed
+        Refuse a slot that would drop more failed jobs than this, and fail; None: no limit.
+    carry_to
+        Where the failed jobs move; None: what the namespace says.
+    dry_run
+        Report what the next prune would do, and do nothing.
+    """
+
+    template_fields: Sequence[str] = (
+        *RingOperator.template_fields,
+        "failed_retention",
+        "max_pruned_failed",
+        "carry_to",
+        "is_dry_run",
+    )
+    outcomes = ("pruned", "noop", "blocked", "skipped_active")
+
+    def __init__(
+        self,
+        *,
+        failed_retention: timedelta | int | str | None = None,
+        max_pruned_failed: int | str | None = None,
+        carry_to: str | None = None,
+        dry_run: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.failed_retention = failed_retention
+        self.max_pruned_failed = max_pruned_failed
+        self.carry_to = carry_to
+        # Not self.dry_run: that is a method of every operator.
+        self.is_dry_run = dry_run
+
+    def prepare(self, namespace: Namespace) -> Work:
+        """Validate the arguments and return the prune."""
+        dry_run = arguments.flag("dry_run", self.is_dry_run)
+        failed_retention = arguments.optional_duration("failed_retention", self.failed_retention)
+        options: dict[str, Any] = {
+            "max_pruned_failed": arguments.optional_whole("max_pruned_failed", self.max_pruned_failed, 0),
+            "carry_to": arguments.optional_text(self.carry_to),
+            "lock_timeout": arguments.duration("lock_timeout", self.lock_timeout),
+        }
+
+        def work(connection: psycopg.Connection[Any]) -> Figures:
+            storage = QueueStorage(connection, namespace)
+            done: list[PruneOutcome] = []
+            while len(done) < MOST_SLOTS:
+                last = storage.prune_oldest(failed_retention, dry_run=dry_run, **options)
+                if last.outcome == "pruned":
+                    done.append(last)
+                if last.outcome != "pruned" or dry_run:
+                    break
+            if last.outcome != "pruned" and last.reason:
+                self.log.info(
+                    "Slot %s is left: %s, %s (%d)", last.slot, last.outcome, last.reason, last.count
+                )
+            figures = _ring_figures(connection, namespace, "pruned" if done else last.outcome)
+            if done:
+                figures |= {
+                    "slot": done[-1].slot,
+                    "generation": done[-1].generation,
+                    "carried_failed": sum(one.carried_failed_rows for one in done),
+                    "pruned_failed": sum(one.pruned_failed for one in done),
+                    "pruned_completed": sum(one.pruned_completed for one in done),
+                }
+            return figures
+
+        return work
