@@ -1,0 +1,1 @@
+"""The whole path once, on real input: ``python -m parkkeeper.demo`` (what ``make demo`` runs)."""
