@@ -33,7 +33,7 @@ COMMENT ON TABLE {schema}.settings IS
 
 -- name: ledger
 -- What stands in the ledger for one family, oldest first.
-SELECT version, name, sha256, applied_at, applied_by, duration_ms
+SELECT version, name, sha256, applied_at, duration_ms
   FROM {schema}.schema_migration
  WHERE family = %(family)s
  ORDER BY version
@@ -42,10 +42,14 @@ SELECT version, name, sha256, applied_at, applied_by, duration_ms
 -- Transaction-level, so that a pooler between us and the server cannot keep it alive.
 SELECT pg_advisory_xact_lock(%(key)s)
 
+-- name: read_committed
+-- Under a database's stricter default the ledger would be read as it was before the lock was had.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED
+
 -- name: configure
 -- search_path: an unqualified name in a migration must fail rather than make an object outside the namespace.
 SELECT set_config('lock_timeout', %(lock_timeout)s, true),
-       set_config('search_path', 'pg_catalog', true),
+       set_config('search_path', '', true),
        set_config('parkkeeper.queue_slots', %(queue_slots)s, true)
 
 -- name: record

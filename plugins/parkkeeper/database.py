@@ -1,7 +1,8 @@
 """Sessions with timeouts, transactions that say what they join, and named SQL from ``include/sql``.
 
-A file of named statements holds blocks that begin with ``-- name: some_name``; the comment lines below it say what the
-statement is for. Only ``{schema}`` and tokens that stand for whole numbers are replaced; values are always bound.
+A file of named statements holds blocks that begin with ``-- name: some_name``; the comment lines below it say
+what the statement is for. Only ``{schema}`` and tokens that stand for whole numbers are replaced; values are
+always bound.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -38,7 +39,7 @@ TRANSIENT = (
 
 
 def sql_root() -> Path:
-    """Return the folder of the SQL: inside the package when installed from a wheel, ``include/sql`` in a checkout."""
+    """Return the folder of the SQL: in the package when it is a wheel's, ``include/sql`` in a checkout."""
     package = Path(__file__).resolve().parent
     shipped = package / "_sql"
     return shipped if shipped.is_dir() else package.parents[1] / "include" / "sql"
@@ -73,8 +74,8 @@ class Statements:
         Parameters
         ----------
         numbers
-            Whole numbers for the statement's other tokens, e.g. ``slot=3`` for ``{slot}``. They become literals, which
-            is what lets a plan name one partition.
+            Whole numbers for the statement's other tokens, ``slot=3`` for ``{slot}``. They become literals,
+            which is what lets a plan name one partition.
         """
         key = (name, namespace.name, *sorted(numbers.items()))
         rendered = self._rendered.get(key)
@@ -90,7 +91,7 @@ def render(text: str, namespace: Namespace, **numbers: int) -> str:
     return _TOKEN.sub(lambda match: tokens[match.group(1)], text)
 
 
-@lru_cache(maxsize=None)
+@cache
 def statements(path: str) -> Statements:
     """Return the named statements of ``include/sql/<path>.sql``, read once a process."""
     return Statements(path)
@@ -116,16 +117,12 @@ def connect(
     Raises
     ------
     DatabaseUnavailable
-        The server was not reached or refused the login. The message names host, port and database, never the password.
+        The server was not reached or refused the login. The message names host, port and database, never the
+        password.
     InvalidArgument
         The connection string cannot be read.
     """
-    try:
-        given = conninfo.conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        raise InvalidArgument(
-            "dsn is refused: neither a postgresql:// address nor a key=value connection string"
-        ) from None
+    given = _parsed(dsn)
     options = " ".join(
         [
             str(given.get("options") or ""),
@@ -147,9 +144,28 @@ def connect(
         raise DatabaseUnavailable(_unavailable(given, error)) from None
 
 
+def _parsed(dsn: str) -> dict[str, Any]:
+    """Take a connection string apart; refuse one whose password would in part be taken for a host."""
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+    except (psycopg.ProgrammingError, UnicodeError):
+        given = {}
+    place = [str(given.get(name) or "") for name in ("host", "port", "dbname")]
+    if "\0" in dsn or any("@" in part for part in place) or not re.fullmatch("[0-9,]*", place[1]):
+        given = {}
+    if dsn and not given:
+        raise InvalidArgument(
+            "dsn is refused: neither a postgresql:// address nor key=value pairs; in an address, "
+            "write %40 for @, %2F for / and %3A for : in a password"
+        )
+    return given
+
+
 def _unavailable(given: Mapping[str, Any], error: psycopg.OperationalError) -> str:
     """Say which server was not reached, in one line and without the password."""
-    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    # A line that is indented is advice; the last one that is not tells of the last server tried.
+    lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
+    reason = lines[-1].removeprefix("connection failed: ") if lines else type(error).__name__
     if secret := str(given.get("password") or ""):
         reason = reason.replace(secret, "***")
     host, port = given.get("host") or "localhost", given.get("port") or 5432
@@ -162,8 +178,8 @@ def milliseconds(duration: timedelta) -> int:
 
 
 def in_transaction(connection: psycopg.Connection[Any]) -> bool:
-    """Tell whether the caller has a transaction open on this connection."""
-    return connection.info.transaction_status is not TransactionStatus.IDLE
+    """Tell whether the caller has a transaction open on this connection; a lost session has none."""
+    return connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
 @contextmanager
@@ -177,14 +193,15 @@ def transaction(connection: psycopg.Connection[Any], action: str) -> Iterator[No
     """
     if in_transaction(connection) or not connection.autocommit:
         raise TransactionOpen(
-            f"{action} is a transaction of its own: call it on a connection in autocommit mode with no transaction open"
+            f"{action} is a transaction of its own: call it on a connection in autocommit mode "
+            "with no transaction open"
         )
     with connection.transaction():
         yield
 
 
 def retried(connection: psycopg.Connection[Any], work: Callable[[], T], *, attempts: int = 8) -> T:
-    """Run `work`, one whole transaction, again when a deadlock, a lock timeout or a serialization failure undid it.
+    """Run `work`, one whole transaction, again when a deadlock, lock timeout or serialization undid it.
 
     Inside the caller's transaction it runs once: only the caller can repeat that.
     """
@@ -209,7 +226,7 @@ def advisory_key(*parts: str) -> int:
 
 @contextmanager
 def known_namespace(namespace: Namespace, family: str) -> Iterator[None]:
-    """Turn Postgres's "no such schema, table or function" into an :class:`UnknownNamespace` that says what to do."""
+    """Turn Postgres's "no such schema, table or function" into an :class:`UnknownNamespace`."""
     try:
         yield
     except (
