@@ -1,0 +1,12 @@
+"""DAGs as functions: a file of a site's DAG folder calls one, and gives it what is different there."""
+
+from parkkeeper.dags.memory import parkkeeper_memory_formation, parkkeeper_park_sweep
+from parkkeeper.dags.migrate import parkkeeper_migrate
+from parkkeeper.dags.queue import parkkeeper_queue_maintenance
+
+__all__ = [
+    "parkkeeper_memory_formation",
+    "parkkeeper_migrate",
+    "parkkeeper_park_sweep",
+    "parkkeeper_queue_maintenance",
+]

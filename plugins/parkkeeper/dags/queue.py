@@ -1,0 +1,100 @@
+"""The DAG that turns the queue's ring."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Context, Param
+from airflow.sdk.exceptions import AirflowSkipException
+
+from parkkeeper.dags.common import maintenance_dag, operator_defaults
+from parkkeeper.operators import PruneWithCarryOperator, RotateRingOperator
+
+DOC = """\
+Turn the ring of a queue namespace: open the next slot, reclaim the sealed ones.
+
+`rotate` opens an empty slot for new jobs. `prune` then reclaims, oldest first, each sealed slot that nothing
+uses any more; a failed job inside its retention is carried on and stays retryable, one past it is dropped and
+counted in `pruned_failed_total` for ever. Nothing to do, or locks that another session holds, is a success
+with that `outcome`.
+
+**Parameters**: `namespace`; `failed_retention_seconds` (none: what the namespace says); `max_pruned_failed`,
+above which a slot is left alone and the run fails; `lock_timeout_seconds`; `dry_run`, which reports what
+`prune` would do, changes nothing and leaves `rotate` out.
+"""
+
+
+def _leave_out_of_a_dry_run(context: Context) -> None:
+    if context["params"]["dry_run"]:
+        raise AirflowSkipException("a dry run does not rotate")
+
+
+def parkkeeper_queue_maintenance(
+    *, namespace: str | None = None, conn_id: str | None = None, schedule: str | None = "*/5 * * * *"
+) -> DAG:
+    """Return the DAG ``parkkeeper_queue_maintenance``: rotate, then prune.
+
+    Parameters
+    ----------
+    namespace
+        What scheduled runs look after and the parameter proposes; None: ``[parkkeeper] namespace`` of
+        Airflow's configuration.
+    conn_id
+        The Airflow connection; None: ``[parkkeeper] conn_id`` of the configuration.
+    schedule
+        When it runs; None: by hand only.
+    """
+    dag = maintenance_dag(
+        "parkkeeper_queue_maintenance",
+        doc=DOC,
+        schedule=schedule,
+        family="queue",
+        done_within=timedelta(minutes=15),
+        namespace=namespace,
+        params={
+            "failed_retention_seconds": Param(
+                None, type=["null", "integer"], minimum=0, title="Failed retention (seconds)",
+                description="How long a failed job stays retryable. Empty: what the namespace says. 0: not at
+                all.",
+            ),
+            "max_pruned_failed": Param(
+                None,
+                type=["null", "integer"],
+                minimum=0,
+                title="Most failed jobs to drop",
+                description="A slot that would drop more is left alone and the run fails. Empty: no limit.",
+            ),
+            "lock_timeout_seconds": Param(
+                0.05,
+                type="number",
+                exclusiveMinimum=0,
+                maximum=5,
+                title="Lock timeout (seconds)",
+                description="How long to wait for the ring's locks; readers may have to wait as long.",
+            ),
+            "dry_run": Param(
+                False,
+                type="boolean",
+                title="Dry run",
+                description="Report what prune would do and change nothing.",
+            ),
+        },
+    )
+    with dag:
+        defaults = operator_defaults(conn_id) | {"lock_timeout": "{{ params.lock_timeout_seconds }}"}
+        rotate = RotateRingOperator(
+            task_id="rotate",
+            pre_execute=_leave_out_of_a_dry_run,
+            execution_timeout=timedelta(minutes=1),
+            **defaults,
+        )
+        rotate >> PruneWithCarryOperator(
+            task_id="prune",
+            failed_retention="{{ params.failed_retention_seconds }}",
+            max_pruned_failed="{{ params.max_pruned_failed }}",
+            dry_run="{{ params.dry_run }}",
+            trigger_rule="none_failed",
+            execution_timeout=timedelta(minutes=5),
+            **defaults,
+        )
+    return dag
