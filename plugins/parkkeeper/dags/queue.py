@@ -53,9 +53,11 @@ def parkkeeper_queue_maintenance(
         namespace=namespace,
         params={
             "failed_retention_seconds": Param(
-                None, type=["null", "integer"], minimum=0, title="Failed retention (seconds)",
-                description="How long a failed job stays retryable. Empty: what the namespace says. 0: not at
-                all.",
+                None,
+                type=["null", "integer"],
+                minimum=0,
+                title="Failed retention (seconds)",
+                description="How long a failed job stays retryable. Empty: what the namespace says. 0: not at all.",
             ),
             "max_pruned_failed": Param(
                 None,
