@@ -77,7 +77,7 @@ lint: setup ## Check style, types, SQL and which package may import which
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-logo
 	@for family in queue memory; do \
 	  $(VENV)/bin/parkkeeper render --family $$family --namespace lint \
 	    | $(VENV)/bin/squawk --stdin-filepath $$family.sql; \
