@@ -10,7 +10,7 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference
+from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]
 
 log = logging.getLogger(__name__)
 

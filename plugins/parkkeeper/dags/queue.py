@@ -57,7 +57,7 @@ def parkkeeper_queue_maintenance(
                 type=["null", "integer"],
                 minimum=0,
                 title="Failed retention (seconds)",
-                description="How long a failed job stays retryable. Empty: what the namespace says. 0: not at all.",
+                description="How long one stays retryable. Empty: what the namespace says. 0: not at all.",
             ),
             "max_pruned_failed": Param(
                 None,
