@@ -23,7 +23,7 @@ from parkkeeper.operators.base import Figures, ParkkeeperOperator, Work
 
 def _totals(connection: psycopg.Connection[Any], namespace: Namespace) -> dict[str, int]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(statements("operators").render("memory_totals", namespace)).fetchone()
+        row = cursor.execute(statements("figures").render("memory_totals", namespace)).fetchone()
     assert row is not None
     return row
 

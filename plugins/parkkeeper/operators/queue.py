@@ -26,7 +26,7 @@ MOST_SLOTS = 256
 
 def _ring_figures(connection: psycopg.Connection[Any], namespace: Namespace, outcome: str) -> Figures:
     """Return the fixed keys with nothing done and the namespace's real total."""
-    statement = statements("operators").render("pruned_failed_total", namespace)
+    statement = statements("figures").render("pruned_failed_total", namespace)
     row = connection.execute(statement).fetchone()
     assert row is not None
     return {

@@ -25,7 +25,8 @@ COMMENT ON TABLE {schema}.ready_entries IS
     'reclaimed with its slot.';
 COMMENT ON COLUMN {schema}.ready_entries.enqueue_xid IS
     'The transaction that enqueued the job. A claim reads a lane in the order of (enqueue_xid, lane_seq) and remembers '
-    'which transactions were still open when it passed them, so that a job whose transaction commits late is found.';
+    'which transactions were still open when it passed them, so that a job whose transaction commits late is found. A '
+    'job that a claim itself brings in when its time has come takes the position at which the lane is being claimed.';
 
 CREATE TABLE {schema}.ready_tombstones (
     enqueue_xid xid8    NOT NULL,

@@ -39,7 +39,7 @@ CREATE TABLE {schema}.lease_claim_batches (
     attempts         smallint[]  NOT NULL,
     max_attempts     smallint[]  NOT NULL,
     kinds            text[]      NOT NULL,
-    unique_job_ids   bigint[],
+    has_unique_keys  boolean     NOT NULL,
     PRIMARY KEY (claim_slot, run_lease)
 ) PARTITION BY LIST (claim_slot);
 CREATE INDEX lease_claim_batches_cursor_idx ON {schema}.lease_claim_batches (ready_slot, lane_id, run_lease);
@@ -51,6 +51,8 @@ COMMENT ON COLUMN {schema}.lease_claim_batches.late_xids IS
     'in late_seqs. Their rows are claimed when they commit.';
 COMMENT ON COLUMN {schema}.lease_claim_batches.enqueue_xids IS
     'One element when the whole batch has the same value; so are attempts, max_attempts and kinds.';
+COMMENT ON COLUMN {schema}.lease_claim_batches.has_unique_keys IS
+    'Whether a job of the batch has a unique key: without one, closing it need not look for keys to release.';
 
 CREATE TABLE {schema}.lease_claim_closures (
     run_lease  bigint      NOT NULL,
@@ -100,8 +102,17 @@ COMMENT ON TABLE {schema}.deferred_jobs IS
     'Jobs whose time has not come: scheduled, or retryable after a failure. They enter the ring when they are due.';
 
 CREATE TABLE {schema}.job_unique_claims (
-    unique_key bytea  PRIMARY KEY,
-    job_id     bigint NOT NULL
+    unique_key    bytea  PRIMARY KEY,
+    job_id        bigint NOT NULL,
+    unique_states {schema}.job_state[],
+    done_lane_id  integer,
+    done_lane_seq bigint,
+    CONSTRAINT job_unique_claims_done_chk CHECK ((done_lane_id IS NULL) = (done_lane_seq IS NULL))
 );
 CREATE INDEX job_unique_claims_job_idx ON {schema}.job_unique_claims (job_id);
-COMMENT ON TABLE {schema}.job_unique_claims IS 'Which job holds a unique key now.';
+COMMENT ON TABLE {schema}.job_unique_claims IS
+    'Which job holds a unique key now. A job lets go of its key for good when it first enters a state that is not among '
+    'its unique_states; NULL there means scheduled, available, running and retryable.';
+COMMENT ON COLUMN {schema}.job_unique_claims.done_lane_seq IS
+    'Set when the job ended in a state that keeps the key: with done_lane_id the key of its terminal row, wherever that '
+    'is carried. When the row has been pruned, the next enqueue takes the key over.';
