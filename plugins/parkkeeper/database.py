@@ -182,9 +182,8 @@ def in_transaction(connection: psycopg.Connection[Any]) -> bool:
     return connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
-@contextmanager
-def transaction(connection: psycopg.Connection[Any], action: str) -> Iterator[None]:
-    """Open a transaction of our own for `action`; refuse to become part of the caller's.
+def refuse_open_transaction(connection: psycopg.Connection[Any], action: str) -> None:
+    """Refuse to run `action`, which commits by itself, as part of a transaction of the caller.
 
     Raises
     ------
@@ -193,9 +192,20 @@ def transaction(connection: psycopg.Connection[Any], action: str) -> Iterator[No
     """
     if in_transaction(connection) or not connection.autocommit:
         raise TransactionOpen(
-            f"{action} is a transaction of its own: call it on a connection in autocommit mode "
-            "with no transaction open"
+            f"{action} is a transaction of its own: call it on a connection in autocommit mode with no transaction open"
         )
+
+
+@contextmanager
+def transaction(connection: psycopg.Connection[Any], action: str) -> Iterator[None]:
+    """Open a transaction of our own for `action`; refuse to become part of the caller's.
+
+    Raises
+    ------
+    TransactionOpen
+        See :func:`refuse_open_transaction`.
+    """
+    refuse_open_transaction(connection, action)
     with connection.transaction():
         yield
 

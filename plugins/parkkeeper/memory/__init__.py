@@ -1,0 +1,34 @@
+"""The memory namespace: a log of turns per scope, formed into memory, where a turn that will not form is parked.
+
+Imports no Airflow. ``docs/explanation/memory.md`` and ADR 0002 say what is promised.
+"""
+
+from parkkeeper.memory.errors import IdempotencyConflict, InvalidTurn, TurnErased
+from parkkeeper.memory.outcomes import (
+    Appended,
+    ErasureReceipt,
+    FormationOutcome,
+    Freshness,
+    ParkedTurn,
+    Recall,
+    RecalledMemory,
+    SweepOutcome,
+)
+from parkkeeper.memory.parking import SweepPolicy
+from parkkeeper.memory.store import MemoryStore
+
+__all__ = [
+    "Appended",
+    "ErasureReceipt",
+    "FormationOutcome",
+    "Freshness",
+    "IdempotencyConflict",
+    "InvalidTurn",
+    "MemoryStore",
+    "ParkedTurn",
+    "Recall",
+    "RecalledMemory",
+    "SweepOutcome",
+    "SweepPolicy",
+    "TurnErased",
+]

@@ -1,0 +1,111 @@
+"""Which turn is formed next: taken one by one, just before it is extracted, and fairly between scopes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from parkkeeper.database import statements
+from parkkeeper.memory.extractors import Message
+from parkkeeper.memory.session import Session
+
+_SQL = statements("memory/claim")
+
+#: How long a claim outlives the budget of its turn: the time to store what was extracted.
+STORE_TIME = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A turn in hand. `attempt` counts this one; `deferrals` how often the provider asked to wait before it."""
+
+    observation_id: int
+    scope: str
+    log_offset: int
+    occurred_at: datetime
+    attempt: int
+    deferrals: int
+    token: UUID
+    messages: tuple[Message, ...]
+
+    def __repr__(self) -> str:
+        return f"Claim(scope={self.scope!r}, log_offset={self.log_offset})"
+
+
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """A due turn that has had all its attempts: to be parked."""
+
+    observation_id: int
+    scope: str
+
+
+def claim(
+    session: Session, scope: str, token: UUID, *, max_attempts: int, turn_budget: timedelta
+) -> Claim | Capped | None:
+    """Take the oldest due turn of `scope` under `token`; None when there is none that nobody else is taking."""
+    values = {"scope": scope, "token": token, "max_attempts": max_attempts, "lease": turn_budget + STORE_TIME}
+    row = session.execute(_SQL, "claim", values).fetchone()
+    if row is None:
+        return None
+    if row.log_offset is None:
+        return Capped(row.observation_id, scope)
+    messages: tuple[Message, ...] = tuple(
+        {"role": role, "content": content}
+        for role, content in zip(row.roles or (), row.contents or (), strict=True)
+    )
+    return Claim(
+        row.observation_id,
+        scope,
+        row.log_offset,
+        row.occurred_at,
+        row.formation_attempts,
+        row.deferrals,
+        token,
+        messages,
+    )
+
+
+def hand_back(session: Session, tokens: Collection[UUID]) -> None:
+    """Give the turns back whose work was cut short; their attempts do not count."""
+    session.execute(_SQL, "hand_back", {"tokens": list(tokens)})
+
+
+class DueTurns:
+    """The turns of one batch, one scope after the other.
+
+    Parameters
+    ----------
+    scope
+        The only scope to take turns from; None goes round all that have due ones.
+    limit
+        How many turns the batch takes at most, so how many scopes it needs to know.
+    """
+
+    def __init__(
+        self, session: Session, scope: str | None, *, limit: int, max_attempts: int, turn_budget: timedelta
+    ) -> None:
+        self._session = session
+        self._max_attempts = max_attempts
+        self._turn_budget = turn_budget
+        self._left = limit
+        self._scopes = deque([scope] if scope is not None else self._due_scopes(limit))
+
+    def _due_scopes(self, limit: int) -> list[str]:
+        return [row.scope for row in self._session.execute(_SQL, "due_scopes", {"limit": limit})]
+
+    def take(self, token: UUID) -> Claim | Capped | None:
+        """Claim the next turn under `token`; None when there is none or the batch has had its share."""
+        while self._scopes and self._left:
+            scope = self._scopes.popleft()
+            taken = claim(
+                self._session, scope, token, max_attempts=self._max_attempts, turn_budget=self._turn_budget
+            )
+            if taken is not None:
+                self._scopes.append(scope)
+                self._left -= 1
+                return taken
+        return None

@@ -1,0 +1,105 @@
+"""Erasing turns: the words, what was derived from them, what failures said of them, and the digests that knew them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from parkkeeper.database import retried, statements, transaction
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.memory import watermark
+from parkkeeper.memory.outcomes import ErasureReceipt
+from parkkeeper.memory.session import Session
+
+_SQL = statements("memory/erasure")
+_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+#: What receipts always count, whether there was any or not.
+KINDS = ("observation", "turn_message", "memory", "idempotency_digest")
+
+
+def check_reason(reason: str) -> None:
+    """Refuse a reason that is no code: a sentence might name somebody, and the receipt stays."""
+    if not isinstance(reason, str) or not _REASON.match(reason):
+        raise InvalidArgument(
+            "reason is refused: a code of 1 to 64 of a-z, 0-9 and _, starting with a letter"
+        )
+
+
+def erase(
+    session: Session,
+    *,
+    scope: str | None,
+    subject: str | None,
+    subject_digest: bytes | None,
+    observation_ids: Sequence[int] | None,
+    reason: str,
+) -> ErasureReceipt:
+    """Erase the turns that meet every condition, in one transaction with their receipt."""
+    where: dict[str, Any] = {
+        "scope": scope,
+        "subject": subject,
+        "observation_ids": None if observation_ids is None else list(observation_ids),
+    }
+
+    def work() -> ErasureReceipt:
+        with transaction(session.connection, "erase"):
+            scopes = {row.scope for row in _matching(session, where)}
+            watermark.lock(session, scopes)
+            # Again under the locks: what was appended to these scopes meanwhile goes too; the locks of further scopes
+            # would come out of order, so a turn there is left, and the receipt says so.
+            ids = [row.observation_id for row in _matching(session, where) if row.scope in scopes]
+            changes = _changes(session, ids)
+            deleted = _delete(session, ids)
+            if changes:
+                watermark.recompute(session, changes)
+            residual = _residual(session, where, ids)
+            clean = not any(residual.values())
+            row = session.execute(
+                _SQL,
+                "receipt",
+                {
+                    "reason": reason,
+                    "scope": scope,
+                    "subject_digest": subject_digest,
+                    "by_ids": observation_ids is not None,
+                    "deleted": Jsonb(deleted),
+                    "residual": Jsonb(residual),
+                    "clean": clean,
+                },
+            ).fetchone()
+            return ErasureReceipt(row.request_id, deleted, residual, clean)  # type: ignore[union-attr]
+
+    return retried(session.connection, work)
+
+
+def _matching(session: Session, where: dict[str, Any]) -> list[Any]:
+    return session.execute(_SQL, "matching", where, prepare=False).fetchall()
+
+
+def _changes(session: Session, ids: list[int]) -> dict[str, watermark.Change]:
+    """Lock the turns in order and count what their going takes from each scope's numbers."""
+    changes: dict[str, watermark.Change] = {}
+    for row in session.execute(_SQL, "hold", {"observation_ids": ids}):
+        change = changes.setdefault(row.scope, watermark.Change())
+        change.erased += 1
+        change.formed -= int(row.formed)
+        if row.parked_class is not None:
+            change.count_parked(row.parked_class, -1)
+    return changes
+
+
+def _delete(session: Session, ids: list[int]) -> dict[str, int]:
+    """Delete derived rows, then their source; return how many of each kind."""
+    counts = dict.fromkeys(KINDS, 0)
+    for name in ("delete_derived", "delete_source"):
+        counts |= {row.kind: row.number for row in session.execute(_SQL, name, {"observation_ids": ids})}
+    return counts
+
+
+def _residual(session: Session, where: dict[str, Any], ids: list[int]) -> dict[str, int]:
+    left = ids + [row.observation_id for row in _matching(session, where)]
+    rows = session.execute(_SQL, "residual", {"observation_ids": left})
+    return dict.fromkeys(KINDS, 0) | {row.kind: row.number for row in rows}

@@ -1,0 +1,20 @@
+"""What only the memory namespace raises; the refusals of arguments are in :mod:`parkkeeper.errors`.
+
+No message here ever carries a turn's content, a provider's error text, a subject or an idempotency key.
+"""
+
+from __future__ import annotations
+
+from parkkeeper.errors import InvalidArgument, ParkkeeperError
+
+
+class InvalidTurn(InvalidArgument):
+    """A turn cannot be appended as it is; the message names the message and the position, never the content."""
+
+
+class IdempotencyConflict(ParkkeeperError):
+    """The idempotency key was used in this scope for another turn; nothing was stored."""
+
+
+class TurnErased(ParkkeeperError):
+    """The turn of this idempotency key was erased: a retry does not bring it back; nothing was stored."""

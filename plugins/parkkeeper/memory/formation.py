@@ -1,0 +1,209 @@
+"""One batch of formation: claim, extract outside any transaction, settle; until the limit, or nothing is due."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import psycopg
+
+from parkkeeper.database import TRANSIENT, statements
+from parkkeeper.memory import settling
+from parkkeeper.memory.claims import Claim, DueTurns, hand_back
+from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory, Turn
+from parkkeeper.memory.outcomes import FormationOutcome
+from parkkeeper.memory.session import Session
+from parkkeeper.memory.turns import CONTENT_LENGTH, storable
+from parkkeeper.memory.workers import Extraction, Workers
+
+_SQL = statements("memory/formation")
+_LOG = logging.getLogger(__name__)
+
+_KIND_LENGTH = 64
+
+
+def form_batch(
+    session: Session,
+    extractor: Extractor,
+    *,
+    scope: str | None,
+    limit: int,
+    max_attempts: int,
+    turn_budget: timedelta,
+    concurrency: int,
+) -> FormationOutcome:
+    """Form up to `limit` due turns; the arguments are checked already."""
+    due = DueTurns(session, scope, limit=limit, max_attempts=max_attempts, turn_budget=turn_budget)
+    batch = _Batch(session, extractor, due, max_attempts, turn_budget, min(concurrency, limit))
+    batch.run()
+    done = batch.done
+    row = session.execute(_SQL, "backlog", {"scope": scope}).fetchone()
+    return FormationOutcome(
+        formed=done[settling.FORMED],
+        failed=done[settling.FAILED] + done[settling.PARKED],
+        parked=done[settling.PARKED],
+        deferred=done[settling.DEFERRED],
+        memories=batch.memories,
+        backlog=row[0] if row else 0,
+        discarded=done[settling.DISCARDED],
+    )
+
+
+class _Batch:
+    """The turns in hand and what became of the others. Only the thread that calls :meth:`run` uses the connection."""
+
+    def __init__(
+        self,
+        session: Session,
+        extractor: Extractor,
+        due: DueTurns,
+        max_attempts: int,
+        turn_budget: timedelta,
+        concurrency: int,
+    ) -> None:
+        self.done: Counter[str] = Counter()
+        self.memories = 0
+        self._session = session
+        self._extractor = extractor
+        self._due = due
+        self._max_attempts = max_attempts
+        self._turn_budget = turn_budget
+        self._concurrency = concurrency
+        self._claiming = True
+        self._in_hand: dict[UUID, tuple[Claim, float]] = {}  # token -> claim, deadline of the monotonic clock
+        self._tokens: set[UUID] = set()  # under which claims may stand in the database
+
+    def run(self) -> None:
+        """Work until nothing is in hand and nothing more is to be claimed; hand back what an exception cuts short."""
+        workers = Workers(self._extractor, self._concurrency)
+        try:
+            self._claim(workers)
+            while self._in_hand:
+                self._settle_next(workers)
+                self._claim(workers)
+        except BaseException:
+            self._hand_back()
+            raise
+        finally:
+            workers.close()
+
+    def _claim(self, workers: Workers) -> None:
+        while self._claiming and len(self._in_hand) < self._concurrency:
+            token = uuid4()
+            self._tokens.add(
+                token
+            )  # first: an interrupt may come when the claim is made and not yet returned
+            taken = self._due.take(token)
+            if isinstance(taken, Claim):
+                self._submit(workers, taken)
+                continue
+            self._tokens.remove(token)
+            if taken is None:
+                self._claiming = False
+            else:
+                self.done[settling.PARKED] += settling.park_capped(
+                    self._session, [taken.scope], [taken.observation_id], max_attempts=self._max_attempts
+                )
+
+    def _submit(self, workers: Workers, claim: Claim) -> None:
+        self._in_hand[claim.token] = claim, time.monotonic() + self._turn_budget.total_seconds()
+        deadline = datetime.now(UTC) + self._turn_budget
+        workers.submit(
+            claim, Turn(claim.scope, claim.log_offset, claim.occurred_at, claim.messages, deadline)
+        )
+
+    def _settle_next(self, workers: Workers) -> None:
+        """Settle the next result, or every turn whose time is up when none comes before that."""
+        earliest = min(deadline for _, deadline in self._in_hand.values())
+        extraction = workers.next(earliest - time.monotonic())
+        if extraction is not None:
+            self._settle(extraction)
+            return
+        now = time.monotonic()
+        for claim in [claim for claim, deadline in self._in_hand.values() if deadline <= now]:
+            self._overrun(claim)
+
+    def _settle(self, extraction: Extraction) -> None:
+        claim = extraction.claim
+        if claim.token not in self._in_hand:
+            return  # it overran, and that is recorded
+        error = extraction.error
+        if error is not None and not isinstance(error, Exception):
+            raise error  # KeyboardInterrupt and its kin: the process is to end, the turn has not failed
+        if extraction.finished_at > self._in_hand[claim.token][1]:
+            self._overrun(claim)
+        elif error is not None:
+            self._fail(
+                claim, error if isinstance(error, ExtractionError) else ExtractionError("other", error)
+            )
+        elif (fault := _fault(extraction.memories)) is not None:
+            self._fail(claim, ExtractionError("malformed", fault))
+        else:
+            self._form(claim, extraction.memories)
+
+    def _overrun(self, claim: Claim) -> None:
+        """A thread that is late cannot be stopped and may never come back, so the batch takes no more turns."""
+        self._claiming = False
+        self._fail(claim, ExtractionError("timeout", f"no result in {self._turn_budget.total_seconds():g} s"))
+
+    def _form(self, claim: Claim, memories: Sequence[Memory]) -> None:
+        try:
+            outcome = settling.form(self._session, claim, self._extractor, memories)
+        except (psycopg.DataError, psycopg.IntegrityError, UnicodeError, *TRANSIENT) as error:
+            code = getattr(error, "sqlstate", None) or type(error).__name__
+            self._fail(claim, ExtractionError("store", f"the memories could not be stored: {code}"))
+            return
+        except psycopg.Error:
+            # Not handed back: a turn that breaks the session each time must come to its cap.
+            self._tokens.remove(claim.token)
+            raise
+        self._settled(claim, outcome)
+        if outcome == settling.FORMED:
+            self.memories += len(memories)
+
+    def _fail(self, claim: Claim, error: ExtractionError) -> None:
+        self._settled(claim, settling.fail(self._session, claim, error, max_attempts=self._max_attempts))
+        _LOG.info(
+            "scope %s offset %d: attempt %d: %s",
+            claim.scope,
+            claim.log_offset,
+            claim.attempt,
+            error.error_class,
+        )
+
+    def _settled(self, claim: Claim, outcome: str) -> None:
+        del self._in_hand[claim.token]
+        self._tokens.remove(claim.token)
+        self.done[outcome] += 1
+
+    def _hand_back(self) -> None:
+        if not self._tokens:
+            return
+        try:
+            hand_back(self._session, self._tokens)
+        except psycopg.Error as error:
+            _LOG.warning(
+                "claims that could not be handed back (%s) come due when they end: %d",
+                error.sqlstate or type(error).__name__,
+                len(self._tokens),
+            )
+
+
+def _fault(memories: object) -> str | None:
+    """Say why an extractor's result cannot be stored; None when it can."""
+    if not isinstance(memories, list | tuple):
+        return f"extract returned a {type(memories).__name__}, not a list of Memory"
+    for number, memory in enumerate(memories):
+        if not isinstance(memory, Memory):
+            return f"memories[{number}] is a {type(memory).__name__}, not a Memory"
+        for field, value, longest in (
+            ("text", memory.text, CONTENT_LENGTH),
+            ("kind", memory.kind, _KIND_LENGTH),
+        ):
+            if not isinstance(value, str) or not 0 < len(value) <= longest or not storable(value):
+                return f"memories[{number}].{field} is not 1 to {longest} characters that Postgres can store"
+    return None

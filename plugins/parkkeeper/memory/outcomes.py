@@ -1,0 +1,149 @@
+"""What the methods of :class:`parkkeeper.memory.MemoryStore` return: frozen, and free of personal data but for recall.
+
+See ``docs/explanation/memory.md`` for what each number means and does not mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a turn stands: `log_offset` counts from 0 without gaps in each scope.
+
+    `created` is False when an earlier append with the same idempotency key had stored this very turn.
+    """
+
+    observation_id: int
+    scope: str
+    log_offset: int
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FormationOutcome:
+    """What one batch did, in turns.
+
+    `failed` counts attempts that failed and were not deferred, among them those that ended in a park; `parked` counts
+    these. `deferred` turns wait for the time that the provider asked for and spent no attempt. `discarded` results
+    came for a turn that was erased, parked or taken over meanwhile. `memories` were stored. `backlog` is what is still
+    to be formed, of the scope that was asked for or of the namespace.
+    """
+
+    formed: int
+    failed: int
+    parked: int
+    deferred: int
+    memories: int
+    backlog: int
+    discarded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How far the memory of a scope reaches, in one snapshot.
+
+    Attributes
+    ----------
+    stored
+        Turns ever appended: the last assigned offset + 1.
+    formed
+        Every turn up to this offset is formed, erased, or one of the parked exceptions; None when not even offset 0
+        is. Caught up means ``formed == stored - 1``.
+    formed_strict
+        The same with parked turns counted as not formed.
+    parked
+        How many turns are parked.
+    parked_ranges
+        Where they are: pairs of first and last offset, ascending; incomplete when `truncated`.
+    oldest_parked_at
+        Since when the longest parked turn waits; None when none is parked.
+    backlog
+        Turns that are neither formed nor parked nor erased.
+    by_class
+        How many turns are parked for each class of error.
+    epoch
+        Grows whenever `formed` may have gone down: a number read before is no longer a lower bound.
+    erased
+        Offsets that were assigned and have no turn any more.
+    """
+
+    scope: str
+    stored: int
+    formed: int | None
+    formed_strict: int | None
+    parked: int
+    parked_ranges: tuple[tuple[int, int], ...]
+    truncated: bool
+    oldest_parked_at: datetime | None
+    backlog: int
+    by_class: Mapping[str, int]
+    epoch: int
+    erased: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedTurn:
+    """One parked turn; never its content, its subject or the text of the error."""
+
+    observation_id: int
+    scope: str
+    log_offset: int
+    attempts: int
+    park_count: int
+    error_class: str
+    parked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOutcome:
+    """What a sweep did (`parked`, `unparked`, `claims_returned`) and what the namespace holds after it.
+
+    `parked_total` and `by_class` count the turns that are parked now.
+    """
+
+    parked: int
+    unparked: int
+    claims_returned: int
+    parked_total: int
+    by_class: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReceipt:
+    """What an erasure deleted and what was left of it, by kind of row, counted in the transaction that deleted.
+
+    `clean` says that nothing was left. The receipt is kept in ``erasure_request`` under `request_id`.
+    """
+
+    request_id: UUID
+    deleted: Mapping[str, int]
+    residual: Mapping[str, int]
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledMemory:
+    """One memory that a query found. It holds personal data: keep `text` out of logs and XCom."""
+
+    memory_id: int
+    observation_id: int
+    log_offset: int
+    occurred_at: datetime
+    kind: str
+    text: str = field(repr=False)
+    rank: float
+    extractor: str
+    extractor_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What a query found, best first, and how far the memory reached just before it was asked."""
+
+    memories: tuple[RecalledMemory, ...]
+    freshness: Freshness

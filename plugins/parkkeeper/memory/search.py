@@ -1,0 +1,25 @@
+"""What makes text findable by Postgres's full text search, whose parser finds words by the spaces between them."""
+
+from __future__ import annotations
+
+import re
+
+_THAI = "\u0e00-\u0e7f"
+_KANA = "\u3040-\u30ff\u31f0-\u31ff"
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED = re.compile(f"[{_THAI}{_KANA}{_HAN}]+")
+
+
+def spaced(text: str) -> str:
+    """Return `text` with each run of a script that is written without spaces as overlapping pairs of characters.
+
+    Text without such scripts is returned as it is. Text and query go through here alike: a run matches where a pair
+    of its characters does.
+    """
+    return _UNSPACED.sub(_pairs, text)
+
+
+def _pairs(run: re.Match[str]) -> str:
+    characters = run[0]
+    pairs = [characters[i : i + 2] for i in range(len(characters) - 1)] or [characters]
+    return f" {' '.join(pairs)} "

@@ -1,0 +1,64 @@
+"""What surrounds every statement of the memory namespace: errors that carry no value of any row or parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import namedtuple_row
+
+from parkkeeper.database import Statements, known_namespace
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.namespace import Namespace
+
+
+class Session:
+    """One connection and one namespace; runs named statements, whose rows are named tuples."""
+
+    def __init__(self, connection: psycopg.Connection[Any], namespace: Namespace) -> None:
+        self.connection = connection
+        self.namespace = namespace
+
+    def execute(
+        self, statements: Statements, name: str, values: dict[str, Any], *, prepare: bool | None = None
+    ) -> psycopg.Cursor[Any]:
+        """Run statement `name`; `prepare` False keeps its plan from being made for any other values."""
+        cursor = self.connection.cursor(row_factory=namedtuple_row)
+        return cursor.execute(statements.render(name, self.namespace), values, prepare=prepare)
+
+    @contextmanager
+    def action(self, name: str) -> Iterator[None]:
+        """Let no error of the database out that could print a row, a key or a parameter.
+
+        Raises
+        ------
+        UnknownNamespace
+            The namespace lacks the family's tables.
+        psycopg.Error
+            Of the class that Postgres's error had, with its sqlstate and the name of the constraint, and without
+            detail and context.
+        InvalidArgument
+            The connection's ``client_encoding`` cannot carry the text.
+        """
+        try:
+            with known_namespace(self.namespace, "memory"):
+                yield
+        except psycopg.Error as error:
+            raise without_values(error, name) from None
+        except UnicodeEncodeError:
+            raise InvalidArgument(
+                f"{name}: client_encoding {self.connection.info.encoding} cannot carry the text: use UTF8"
+            ) from None
+
+
+def without_values(error: psycopg.Error, action: str) -> psycopg.Error:
+    """Return an error of the same class that says what failed and shows no value."""
+    said = [error.sqlstate or type(error).__name__]
+    if error.diag.constraint_name:
+        said.append(f"constraint {error.diag.constraint_name}")
+    if isinstance(error, psycopg.OperationalError):
+        # Timeouts, deadlocks, lost connections: their first line is about the session, not about rows.
+        said.append(error.diag.message_primary or str(error).strip())
+    return type(error)(f"{action} failed in the database: {', '.join(said)}")

@@ -1,0 +1,339 @@
+"""The front door of the memory namespace: one class, a method an action, each done in a module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from parkkeeper.database import refuse_open_transaction
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.memory import erasure, formation, log, parking, reading
+from parkkeeper.memory.digests import Digests
+from parkkeeper.memory.extractors import Extractor
+from parkkeeper.memory.outcomes import (
+    Appended,
+    ErasureReceipt,
+    FormationOutcome,
+    Freshness,
+    ParkedTurn,
+    Recall,
+    SweepOutcome,
+)
+from parkkeeper.memory.parking import DEFAULT_POLICY, SweepPolicy
+from parkkeeper.memory.session import Session
+from parkkeeper.memory.turns import SUBJECT_LENGTH, check_turn, storable
+from parkkeeper.names import checked_name
+from parkkeeper.namespace import Namespace
+
+QUERY_LENGTH = 10_000
+
+
+class MemoryStore:
+    """The memory of one namespace, on one connection.
+
+    Parameters
+    ----------
+    connection
+        A psycopg 3 connection in autocommit mode. :meth:`append` and :meth:`append_many` join a transaction that the
+        caller has open; every other method that writes is transactions of its own and refuses to run inside one.
+    namespace
+        The schema that holds the memory family's tables.
+
+    Raises
+    ------
+    InvalidNamespace
+        `namespace` is no name for a namespace. Nothing is sent to the database here.
+
+    Notes
+    -----
+    Every method raises :class:`~parkkeeper.errors.UnknownNamespace` when the tables are missing, and
+    :class:`psycopg.Error` classes without any value of a row or parameter in them. What is promised is in
+    ``docs/explanation/memory.md``; ADR 0002 says why.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], namespace: str | Namespace) -> None:
+        self._session = Session(connection, Namespace.of(namespace))
+        self._digests: Digests | None = None
+
+    def append(
+        self,
+        scope: str,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        subject: str | None = None,
+        occurred_at: datetime | None = None,
+        idempotency_key: str | None = None,
+        on_invalid: str = "reject",
+    ) -> Appended:
+        """Store one turn at the end of the scope's log.
+
+        Parameters
+        ----------
+        scope
+            Whose memory this is: 1 to 200 characters.
+        messages
+            At least one mapping of `role` (system, user, assistant or tool) and `content` (65,536 characters at most).
+        subject
+            Whose words these are; an erasure by subject finds the turn by it.
+        occurred_at
+            When it was said, with a time zone; None means now, by the database's clock.
+        idempotency_key
+            With the same key and the same turn, a repeated append stores nothing and returns what the first one did.
+        on_invalid
+            ``"reject"`` content that holds NUL or half a surrogate pair, or ``"replace"`` each by U+FFFD.
+
+        Returns
+        -------
+        Appended
+            `created` is False for a repetition.
+
+        Raises
+        ------
+        InvalidName, InvalidTurn
+            Before anything is sent to the database.
+        IdempotencyConflict
+            The key stands for another turn of this scope; nothing was stored.
+        TurnErased
+            The key's turn was erased; nothing was stored.
+        """
+        turn = {
+            "messages": messages,
+            "subject": subject,
+            "occurred_at": occurred_at,
+            "idempotency_key": idempotency_key,
+        }
+        return self._append(scope, [turn], [""], on_invalid)[0]
+
+    def append_many(
+        self, scope: str, turns: Sequence[Mapping[str, Any]], *, on_invalid: str = "reject"
+    ) -> list[Appended]:
+        """Store `turns` in order, all or none.
+
+        Parameters
+        ----------
+        turns
+            Mappings with `messages` and, if wanted, `subject`, `occurred_at` and `idempotency_key`, as in
+            :meth:`append`.
+
+        Returns
+        -------
+        list of Appended
+            One a turn, in the order given.
+        """
+        return self._append(scope, turns, [f"turns[{index}]." for index in range(len(turns))], on_invalid)
+
+    def form_batch(
+        self,
+        extractor: Extractor,
+        *,
+        scope: str | None = None,
+        limit: int = 100,
+        max_attempts: int = 6,
+        turn_budget: timedelta = timedelta(minutes=5),
+        concurrency: int = 1,
+    ) -> FormationOutcome:
+        """Form turns that are due, one claim at a time, until `limit` were claimed or none is due.
+
+        Whatever else ends the call (an interrupt, a lost session) hands the turns in hand back without counting their
+        attempts; if the database is out of reach they come due when their claims end.
+
+        Parameters
+        ----------
+        extractor
+            What makes memories of a turn; see :mod:`parkkeeper.memory.extractors`.
+        scope
+            The only scope to form; None takes turns from all that have due ones, one from each in its turn.
+        limit
+            The most turns that are claimed.
+        max_attempts
+            A turn is parked when this many attempts have failed; refusal and too_long park at the first.
+        turn_budget
+            How long one extraction may take. On overrun the attempt failed with class timeout and the batch ends.
+        concurrency
+            How many turns are extracted at once, each in a thread; only the caller's thread uses the connection.
+
+        Returns
+        -------
+        FormationOutcome
+            In turns. A failure of a turn is counted, never raised.
+        """
+        if scope is not None:
+            checked_name("scope", scope)
+        _positive(limit=limit, max_attempts=max_attempts, concurrency=concurrency)
+        if turn_budget <= timedelta(0):
+            raise InvalidArgument(f"turn_budget {turn_budget} is refused: above zero")
+        for field in ("name", "version"):
+            checked_name(f"extractor.{field}", getattr(extractor, field, None))
+        refuse_open_transaction(self._session.connection, "form_batch")
+        with self._session.action("form_batch"):
+            return formation.form_batch(
+                self._session,
+                extractor,
+                scope=scope,
+                limit=limit,
+                max_attempts=max_attempts,
+                turn_budget=turn_budget,
+                concurrency=concurrency,
+            )
+
+    def freshness(self, scope: str) -> Freshness:
+        """Read how far the memory of `scope` reaches and what it leaves out, in one snapshot.
+
+        The cost does not grow with the log. A scope without a turn is all zeros.
+        """
+        checked_name("scope", scope)
+        with self._session.action("freshness"):
+            return reading.freshness(self._session, scope)
+
+    def turn_status(self, scope: str, log_offset: int) -> str:
+        """Return what became of one turn: ``pending``, ``formed``, ``parked``, ``erased``, or ``unknown``.
+
+        ``unknown`` means that the offset was never assigned.
+        """
+        checked_name("scope", scope)
+        with self._session.action("turn_status"):
+            return reading.turn_status(self._session, scope, log_offset)
+
+    def parked(
+        self, scope: str | None = None, *, after: tuple[str, int] | None = None, limit: int = 100
+    ) -> list[ParkedTurn]:
+        """Return a page of parked turns, of one scope or of all, ordered by scope and offset.
+
+        Parameters
+        ----------
+        after
+            Scope and offset of the last turn of the page before.
+        """
+        if scope is not None:
+            checked_name("scope", scope)
+        _positive(limit=limit)
+        with self._session.action("parked"):
+            return parking.parked(self._session, scope, after=after, limit=limit)
+
+    def unpark(
+        self,
+        *,
+        observation_ids: Sequence[int] | None = None,
+        scope: str | None = None,
+        error_class: str | None = None,
+        older_than: timedelta | None = None,
+        limit: int | None = None,
+        max_park_count: int | None = None,
+    ) -> int:
+        """Put parked turns back into the backlog, as if never tried; `formed` goes back to before the first of them.
+
+        Parameters
+        ----------
+        observation_ids, scope, error_class, older_than, max_park_count
+            All that are given must hold: these turns, of this scope, parked for this class, parked at least this long
+            ago, parked at most this often. With none given, every parked turn.
+        limit
+            The most turns to unpark, the longest parked first.
+
+        Returns
+        -------
+        int
+            How many turns were unparked.
+        """
+        if scope is not None:
+            checked_name("scope", scope)
+        if error_class is not None:
+            parking.check_classes([error_class])
+        _positive(limit=limit, max_park_count=max_park_count)
+        with self._session.action("unpark"):
+            return parking.unpark(
+                self._session,
+                observation_ids=observation_ids,
+                scope=scope,
+                classes=None if error_class is None else [error_class],
+                older_than=older_than,
+                limit=limit,
+                max_park_count=max_park_count,
+            )
+
+    def sweep(self, policy: SweepPolicy = DEFAULT_POLICY) -> SweepOutcome:
+        """Park turns at their cap, return claims that ran out, unpark what `policy` says, and count what is parked."""
+        with self._session.action("sweep"):
+            return parking.sweep(self._session, policy)
+
+    def erase(
+        self,
+        *,
+        scope: str | None = None,
+        subject: str | None = None,
+        observation_ids: Sequence[int] | None = None,
+        reason: str,
+    ) -> ErasureReceipt:
+        """Erase turns and all that came of them, in one transaction; their offsets stay assigned and count as erased.
+
+        Parameters
+        ----------
+        scope, subject, observation_ids
+            All that are given must hold; at least one is to be given. `scope` None means every scope.
+        reason
+            A code such as ``subject_request``; it is kept with the receipt, so it must not be a sentence.
+
+        Returns
+        -------
+        ErasureReceipt
+            `residual` counts what still meets the same conditions: a turn that was appended while this ran. Not `clean`
+            means: call it again.
+        """
+        if scope is None and subject is None and observation_ids is None:
+            raise InvalidArgument("erase needs at least one of scope, subject and observation_ids")
+        if scope is not None:
+            checked_name("scope", scope)
+        if subject is not None and not (0 < len(subject) <= SUBJECT_LENGTH and storable(subject)):
+            raise InvalidArgument(f"subject is refused: 1 to {SUBJECT_LENGTH} characters")
+        erasure.check_reason(reason)
+        with self._session.action("erase"):
+            return erasure.erase(
+                self._session,
+                scope=scope,
+                subject=subject,
+                subject_digest=None if subject is None else self._digest().subject(subject),
+                observation_ids=observation_ids,
+                reason=reason,
+            )
+
+    def recall(self, scope: str, query: str, *, limit: int = 10) -> Recall:
+        """Find memories of `scope` that hold any word of `query`, best first, and how far the memory reaches.
+
+        Parameters
+        ----------
+        query
+            Words, 10,000 characters at most; nothing in them is an operator.
+        """
+        checked_name("scope", scope)
+        _positive(limit=limit)
+        if not isinstance(query, str) or len(query) > QUERY_LENGTH or not storable(query):
+            raise InvalidArgument(
+                f"query is refused: at most {QUERY_LENGTH} characters, neither NUL nor half a surrogate pair"
+            )
+        with self._session.action("recall"):
+            return reading.recall(self._session, scope, query, limit=limit)
+
+    def _append(
+        self, scope: str, turns: Sequence[Mapping[str, Any]], where: Sequence[str], on_invalid: str
+    ) -> list[Appended]:
+        checked_name("scope", scope)
+        checked = [check_turn(turn, place, on_invalid) for turn, place in zip(turns, where, strict=True)]
+        if not checked:
+            return []
+        with self._session.action("append"):
+            keyed = any(turn.idempotency_key is not None for turn in checked)
+            return log.append(self._session, self._digest() if keyed else None, scope, checked)
+
+    def _digest(self) -> Digests:
+        if self._digests is None:
+            self._digests = log.digests(self._session)
+        return self._digests
+
+
+def _positive(**numbers: int | None) -> None:
+    for field, number in numbers.items():
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise InvalidArgument(f"{field} {number!r} is refused: a whole number, at least 1")

@@ -1,0 +1,68 @@
+"""The formed side of the watermark: its lock, and the one function that says how far a scope is formed.
+
+Whatever forms, parks, unparks or erases turns calls :func:`lock` first and :func:`recompute` last, in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from parkkeeper.database import statements
+from parkkeeper.memory.session import Session
+
+_SQL = statements("memory/watermark")
+
+
+@dataclass(slots=True)
+class Change:
+    """What a transaction did to one scope, as differences of counts.
+
+    `reopened` is the lowest offset that went back to the backlog; `classes` splits `parked` by class of error.
+    """
+
+    formed: int = 0
+    parked: int = 0
+    erased: int = 0
+    reopened: int | None = None
+    classes: Counter[str] = field(default_factory=Counter)
+
+    def count_parked(self, error_class: str, number: int) -> None:
+        """Take in that `number` turns were parked for `error_class`; negative when they no longer are."""
+        self.parked += number
+        self.classes[error_class] += number
+
+    def reopen(self, log_offset: int) -> None:
+        """Take in that the turn at `log_offset` is to be formed again."""
+        self.reopened = log_offset if self.reopened is None else min(self.reopened, log_offset)
+
+
+def lock(session: Session, scopes: Collection[str]) -> None:
+    """Lock the formed side of `scopes`, in order, before any of their turns."""
+    session.execute(_SQL, "lock", {"scopes": sorted(scopes)})
+
+
+def recompute(session: Session, changes: Mapping[str, Change]) -> None:
+    """Take in `changes` by scope and find anew how far each scope is formed; its lock is held since :func:`lock`."""
+    ordered = sorted(changes.items())
+    classes = [
+        (scope, error_class, number)
+        for scope, change in ordered
+        for error_class, number in sorted(change.classes.items())
+        if number
+    ]
+    session.execute(
+        _SQL,
+        "recompute",
+        {
+            "scopes": [scope for scope, _ in ordered],
+            "formed": [change.formed for _, change in ordered],
+            "parked": [change.parked for _, change in ordered],
+            "erased": [change.erased for _, change in ordered],
+            "reopened": [change.reopened for _, change in ordered],
+            "class_scopes": [row[0] for row in classes],
+            "classes": [row[1] for row in classes],
+            "class_parked": [row[2] for row in classes],
+        },
+    )
