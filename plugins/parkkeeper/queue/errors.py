@@ -43,4 +43,4 @@ class PruneRefused(ParkkeeperError):
 
 
 class ConservationBroken(ParkkeeperError):
-    """A prune did not account for every row of its slot; it was rolled back whole."""
+    """Not every row that was to be moved is accounted for; the transaction was rolled back whole."""

@@ -17,7 +17,8 @@ class RotateOutcome:
     ----------
     outcome
         ``rotated``: the next empty slot takes new jobs now. ``skipped_busy``: no other slot is empty.
-        ``skipped_idle``: the ring holds no row; nothing was written. ``blocked``: the lock was not had in time.
+        ``skipped_idle``: the ring holds no row; nothing was written. ``blocked``: the lock was not had in
+        time.
     slot, generation
         Where new jobs go after this call; None when ``blocked``. For people: nothing computes with them.
     """
@@ -34,14 +35,16 @@ class PruneOutcome:
     Attributes
     ----------
     outcome
-        ``pruned``: one slot was reclaimed. ``noop``: no sealed slot holds a row; nothing was written. ``blocked``:
-        the locks were not had in time. ``skipped_active``: each sealed slot that holds rows is still in use.
+        ``pruned``: one slot was reclaimed. ``noop``: no sealed slot holds a row; nothing was written.
+        ``blocked``: the locks were not had in time. ``skipped_active``: each sealed slot that holds rows is
+        still in use.
     slot, generation
-        The slot that was pruned, blocked or is pinned (the oldest of them), and the opening of the ring that it
-        belonged to; None when there is none.
+        The slot that was pruned, blocked or is pinned (the oldest of them), and the opening of the ring that
+        it belonged to; None when there is none.
     reason
-        What pins the slot when ``skipped_active``: ``ready_rows`` (jobs that wait in it) or ``open_claims`` (jobs of
-        it that run); what was not had when ``blocked``: ``prune`` (another prune runs), ``ring_state`` or ``slot``.
+        What pins the slot when ``skipped_active``: ``ready_rows`` (jobs that wait in it) or ``open_claims``
+        (jobs of it that run); what was not had when ``blocked``: ``prune`` (another prune runs),
+        ``ring_state`` or ``slot``.
     count
         How many rows or claims of `reason` there are when ``skipped_active``, else 0.
     carried_failed_rows
@@ -79,7 +82,8 @@ class QueueCounts:
     running
         Claimed and not finished.
     terminal
-        Completed, failed and cancelled jobs, those in the ring and those that prune has dropped since the beginning.
+        Completed, failed and cancelled jobs, those in the ring and those that prune has dropped since the
+        beginning.
     pruned_failed
         Failed jobs that were dropped past their retention: no longer retryable. Never decreases.
     deferred
@@ -105,11 +109,11 @@ class RetryFailedOutcome:
     retried
         The ids of the jobs that are available again.
     matched
-        How many failed jobs met the filter when they were scanned, at most `limit`; it is the sum of the retried
-        ones, the conflicts and the raced ones.
+        How many failed jobs met the filter when they were scanned, at most `limit`; it is the sum of the
+        retried ones, the conflicts and the raced ones.
     pruned_failed_count
-        Failed jobs of the queue that were dropped past their retention, ever; None by kind, since what was dropped
-        is not counted by kind.
+        Failed jobs of the queue that were dropped past their retention, ever; None by kind, since what was
+        dropped is not counted by kind.
     conflicts
         The ids of jobs whose unique key another job holds now; they stay failed.
     raced

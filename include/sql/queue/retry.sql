@@ -1,0 +1,99 @@
+-- Putting failed jobs back: scan once, then take them chunk by chunk, each chunk a transaction of its own.
+
+-- name: matching
+-- Through the parent, since carried rows may stand in any slot; the partial index on failed rows finds them.
+SELECT done.ready_slot, done.lane_id, done.lane_seq
+  FROM {schema}.done_entries AS done
+  JOIN {schema}.queue_lanes AS lane USING (lane_id)
+ WHERE done.state = 'failed'
+   AND (%(queue)s::text IS NULL OR lane.queue = %(queue)s)
+   AND (%(kind)s::text IS NULL OR done.kind = %(kind)s)
+   AND done.finalized_at >= coalesce(%(finalized_from)s::timestamptz, '-infinity')
+   AND done.finalized_at < coalesce(%(finalized_before)s::timestamptz, 'infinity')
+ ORDER BY done.finalized_at, done.lane_seq
+ LIMIT %(limit)s
+
+-- name: hold_pruners
+-- First of all, and on all children at once: a prune that holds one of them is waited for while nothing is held that it
+-- may want, and none can move a row from here on.
+LOCK TABLE {schema}.done_entries IN ROW EXCLUSIVE MODE
+
+-- name: probe_by_key
+-- Statistics of a child that was just filled say nothing; each row is one probe of a primary key.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
+
+-- name: locate
+-- Where a row stands now that is no longer where it was: its sequence is its own in every slot.
+SELECT slot.slot AS ready_slot, asked.lane_id, asked.lane_seq
+  FROM unnest(%(lane_ids)s::integer[], %(lane_seqs)s::bigint[]) AS asked (lane_id, lane_seq)
+ CROSS JOIN {schema}.queue_ring_slots AS slot
+ CROSS JOIN LATERAL (
+       SELECT FROM {schema}.done_entries AS done
+        WHERE done.ready_slot = slot.slot AND done.lane_id = asked.lane_id AND done.lane_seq = asked.lane_seq
+          AND done.state = 'failed'
+        LIMIT 1) AS present
+
+-- name: retry
+-- The rows are locked before the keys are asked for, so that a key is taken only for a job that is ours to put back.
+-- Attempts and clocks begin anew; the job keeps its id and its age.
+WITH found AS MATERIALIZED (
+    SELECT done.ready_slot, done.ready_generation, done.lane_id, done.lane_seq, done.job_id, done.kind,
+           coalesce(done.max_attempts, body.max_attempts) AS max_attempts,
+           coalesce(done.args, body.args) AS args,
+           coalesce(done.created_at, body.created_at) AS created_at,
+           coalesce(done.unique_key, body.unique_key) AS unique_key,
+           coalesce(done.unique_states, body.unique_states) AS unique_states
+      FROM unnest(%(slots)s::integer[], %(lane_ids)s::integer[], %(lane_seqs)s::bigint[])
+           AS asked (ready_slot, lane_id, lane_seq)
+     CROSS JOIN LATERAL (
+           SELECT entry.*
+             FROM {schema}.done_entries AS entry
+            WHERE entry.ready_slot = asked.ready_slot AND entry.lane_id = asked.lane_id
+              AND entry.lane_seq = asked.lane_seq AND entry.state = 'failed'
+              FOR UPDATE) AS done
+      LEFT JOIN LATERAL (
+           SELECT ready.*
+             FROM {schema}.ready_entries AS ready
+            WHERE ready.ready_slot = done.ready_slot AND ready.lane_id = done.lane_id
+              AND ready.enqueue_xid = done.enqueue_xid AND ready.lane_seq = done.lane_seq
+            LIMIT 1) AS body ON true
+), taken AS (
+    INSERT INTO {schema}.job_unique_claims (unique_key, job_id)
+    SELECT unique_key, job_id FROM found WHERE unique_key IS NOT NULL AND 'available' = ANY (unique_states) ORDER BY unique_key
+    ON CONFLICT (unique_key) DO NOTHING
+    RETURNING job_id
+), granted AS (
+    SELECT *
+      FROM found
+     WHERE unique_key IS NULL
+        OR NOT 'available' = ANY (unique_states)
+        OR EXISTS (SELECT FROM taken WHERE taken.job_id = found.job_id)
+        OR EXISTS (SELECT FROM {schema}.job_unique_claims AS held
+                    WHERE held.unique_key = found.unique_key AND held.job_id = found.job_id)
+), removed AS (
+    DELETE FROM {schema}.done_entries AS done
+     USING granted
+     WHERE done.ready_slot = granted.ready_slot AND done.lane_id = granted.lane_id AND done.lane_seq = granted.lane_seq
+    RETURNING done.ready_slot, done.ready_generation, done.lane_id, done.job_id
+), returned AS (
+    INSERT INTO {schema}.ready_entries
+           (ready_slot, ready_generation, lane_id, job_id, created_at, max_attempts, kind, args, unique_key, unique_states)
+    SELECT ring.current_slot, ring.generation, granted.lane_id, granted.job_id, granted.created_at, granted.max_attempts,
+           granted.kind, granted.args, granted.unique_key, granted.unique_states
+      FROM granted
+      JOIN removed USING (job_id)
+     CROSS JOIN {schema}.queue_ring_state AS ring
+    RETURNING ready_slot, ready_generation, lane_id, job_id
+), counted AS (
+    INSERT INTO {schema}.queue_terminal_count_deltas (ready_slot, ready_generation, lane_id, state, bucket, delta)
+    SELECT ready_slot, min(ready_generation), lane_id, 'failed'::{schema}.job_state, min(job_id) %% 64, -count(*)
+      FROM removed
+     GROUP BY ready_slot, lane_id
+    UNION ALL
+    SELECT ready_slot, ready_generation, lane_id, 'available', min(job_id) %% 64, count(*)
+      FROM returned
+     GROUP BY ready_slot, ready_generation, lane_id
+)
+SELECT found.lane_seq, found.job_id, EXISTS (SELECT FROM returned WHERE returned.job_id = found.job_id) AS retried
+  FROM found

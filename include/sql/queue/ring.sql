@@ -1,0 +1,42 @@
+-- The ring: what rotate and prune share, and rotate itself.
+
+-- name: read_committed
+-- A proof under locks must see what was committed while it waited for them, whatever the session's default is.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED
+
+-- name: lock_timeout
+SELECT set_config('lock_timeout', %(lock_timeout)s, true)
+
+-- name: try_action
+-- One maintainer an action: a second one is told so at once instead of waiting for the first.
+SELECT pg_try_advisory_xact_lock(%(key)s) AS granted
+
+-- name: lock_state
+-- Before any other lock. Who holds it knows that the current slot cannot move.
+SELECT current_slot, generation, slot_count FROM {schema}.queue_ring_state FOR UPDATE
+
+-- name: look
+-- Without a lock or a transaction id: an idle ring must write nothing.
+SELECT ring.current_slot, ring.generation, bool_or({schema}.queue_slot_has_rows(slot.slot)) AS holds_rows
+  FROM {schema}.queue_ring_state AS ring, {schema}.queue_ring_slots AS slot
+ GROUP BY ring.current_slot, ring.generation
+
+-- name: empty_slots
+SELECT slot.slot
+  FROM {schema}.queue_ring_slots AS slot, {schema}.queue_ring_state AS ring
+ WHERE slot.slot <> ring.current_slot AND NOT {schema}.queue_slot_has_rows(slot.slot)
+
+-- name: seal
+-- A slot that is sealed without a row in it needs no prune.
+UPDATE {schema}.queue_ring_slots
+   SET sealed_at = clock_timestamp(),
+       reclaimed_at = CASE WHEN NOT {schema}.queue_slot_has_rows(slot) THEN clock_timestamp() END
+ WHERE slot = %(slot)s
+
+-- name: open
+UPDATE {schema}.queue_ring_slots
+   SET generation = %(generation)s, opened_at = clock_timestamp(), sealed_at = NULL, reclaimed_at = NULL
+ WHERE slot = %(slot)s
+
+-- name: advance
+UPDATE {schema}.queue_ring_state SET current_slot = %(slot)s, generation = %(generation)s

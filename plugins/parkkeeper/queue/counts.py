@@ -1,0 +1,75 @@
+"""Counting the jobs of a queue, and counting them anew when the counters are in doubt.
+
+See ``docs/explanation/ring.md`` for what is counted where.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.rows import namedtuple_row
+
+from parkkeeper.database import known_namespace, retried, statements
+from parkkeeper.names import checked_name
+from parkkeeper.namespace import Namespace
+from parkkeeper.queue import ring
+from parkkeeper.queue.errors import UnknownQueue
+from parkkeeper.queue.outcomes import QueueCounts
+
+_SQL = statements("queue/counts")
+
+
+def queue_counts(connection: psycopg.Connection[Any], namespace: Namespace, queue: str) -> QueueCounts:
+    """Count the jobs of `queue`, exactly and in one snapshot.
+
+    Raises
+    ------
+    UnknownQueue
+        The queue never had a job and has no settings.
+    InvalidName
+        `queue` is no name for a queue.
+    UnknownNamespace
+        The namespace has no queue family.
+    """
+    checked_name("queue", queue)
+    with known_namespace(namespace, "queue"), connection.cursor(row_factory=namedtuple_row) as cursor:
+        statement = _SQL.render("queue_counts", namespace)
+        found = retried(connection, lambda: ring.one_row(cursor, statement, queue=queue))
+    if not found.known:
+        raise UnknownQueue(
+            f"queue {queue!r} is unknown in namespace {namespace}: enqueue a job or make its settings first"
+        )
+    return QueueCounts(
+        available=found.available,
+        running=found.running,
+        terminal=found.terminal,
+        pruned_failed=found.pruned_failed,
+        deferred=found.deferred,
+        failed=found.failed,
+    )
+
+
+def rebuild_terminal_counters(connection: psycopg.Connection[Any], namespace: Namespace) -> None:
+    """Restore the counters of all states, live ones as well as terminal ones, from the rows.
+
+    What prune has dropped is known from the rollups alone and stays as it is.
+
+    Raises
+    ------
+    TransactionOpen
+        The caller has a transaction open.
+    UnknownNamespace
+        The namespace has no queue family.
+    """
+
+    def rebuild() -> None:
+        # Reads all that the ring holds; only rotate, prune and other rebuilds wait for it.
+        timeout = ring.checked_lock_timeout(ring.MAX_LOCK_TIMEOUT)
+        with ring.maintenance(connection, namespace, "rebuild_terminal_counters", timeout) as cursor:
+            ring.lock_state(cursor, namespace)
+            cursor.execute(_SQL.render("forget_live_counts", namespace))
+            cursor.execute(_SQL.render("count_rows", namespace))
+
+    with known_namespace(namespace, "queue"):
+        retried(connection, rebuild)

@@ -1,0 +1,125 @@
+"""The ring of slots: rotate, and the transaction and locks that every action on the ring begins with.
+
+See ``docs/explanation/ring.md`` for what is promised and ``docs/explanation/lock-order.md`` for the locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import namedtuple_row
+
+from parkkeeper.database import advisory_key, known_namespace, milliseconds, statements, transaction
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.namespace import Namespace
+from parkkeeper.queue.outcomes import RotateOutcome
+
+LOCK_TIMEOUT = timedelta(milliseconds=50)
+MAX_LOCK_TIMEOUT = timedelta(seconds=5)
+
+#: A lock that was not had: the transaction was undone whole and the action says ``blocked``.
+LOCK_NOT_HAD = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+
+_SQL = statements("queue/ring")
+
+
+class Ring(NamedTuple):
+    """The row of queue_ring_state, locked."""
+
+    current_slot: int
+    generation: int
+    slot_count: int
+
+
+def rotate(
+    connection: psycopg.Connection[Any], namespace: Namespace, *, lock_timeout: timedelta = LOCK_TIMEOUT
+) -> RotateOutcome:
+    """Open the next empty slot after the current one, which is sealed.
+
+    Parameters
+    ----------
+    lock_timeout
+        How long each lock is waited for, above zero and at most 5 s.
+
+    Returns
+    -------
+    RotateOutcome
+
+    Raises
+    ------
+    TransactionOpen
+        The caller has a transaction open.
+    InvalidArgument
+        `lock_timeout` is out of range.
+    UnknownNamespace
+        The namespace has no queue.
+    """
+    timeout = checked_lock_timeout(lock_timeout)
+    try:
+        with (
+            known_namespace(namespace, "queue"),
+            maintenance(connection, namespace, "rotate", timeout) as cursor,
+        ):
+            look = one_row(cursor, _SQL.render("look", namespace))
+            if not look.holds_rows:
+                return RotateOutcome("skipped_idle", look.current_slot, look.generation)
+            ring = lock_ring(cursor, namespace, "rotate")
+            if ring is None:
+                return RotateOutcome("blocked")
+            empty = {row.slot for row in cursor.execute(_SQL.render("empty_slots", namespace))}
+            slot = next_slot(ring.current_slot, ring.slot_count, empty)
+            if slot is None:
+                return RotateOutcome("skipped_busy", ring.current_slot, ring.generation)
+            opened = {"slot": slot, "generation": ring.generation + 1}
+            cursor.execute(_SQL.render("seal", namespace), {"slot": ring.current_slot})
+            cursor.execute(_SQL.render("open", namespace), opened)
+            cursor.execute(_SQL.render("advance", namespace), opened)
+    except LOCK_NOT_HAD:
+        return RotateOutcome("blocked")
+    return RotateOutcome("rotated", slot, ring.generation + 1)
+
+
+def next_slot(current: int, slot_count: int, empty: Collection[int]) -> int | None:
+    """Return the first of the `empty` slots in the order of the ring after `current`; None when there is none."""
+    return min(empty, key=lambda slot: (slot - current - 1) % slot_count, default=None)
+
+
+def checked_lock_timeout(value: timedelta) -> str:
+    """Return `value` in the form of Postgres's setting; refuse what would wait for ever or hold up readers too long."""
+    if not isinstance(value, timedelta) or not timedelta(0) < value <= MAX_LOCK_TIMEOUT:
+        raise InvalidArgument(
+            f"lock_timeout {value!r} is refused: a timedelta above zero and at most "
+            f"{MAX_LOCK_TIMEOUT.total_seconds():g} s, since readers queue behind what waits"
+        )
+    return f"{milliseconds(value)}ms"
+
+
+@contextmanager
+def maintenance(
+    connection: psycopg.Connection[Any], namespace: Namespace, action: str, lock_timeout: str
+) -> Iterator[psycopg.Cursor[Any]]:
+    """Open the transaction of `action`, READ COMMITTED and with its lock timeout set before any lock is asked for."""
+    with transaction(connection, action), connection.cursor(row_factory=namedtuple_row) as cursor:
+        cursor.execute(_SQL.render("read_committed", namespace))
+        cursor.execute(_SQL.render("lock_timeout", namespace), {"lock_timeout": lock_timeout})
+        yield cursor
+
+
+def lock_ring(cursor: psycopg.Cursor[Any], namespace: Namespace, action: str) -> Ring | None:
+    """Lock the ring's state before anything else; None at once when another session does the same `action`."""
+    attempt = one_row(cursor, _SQL.render("try_action", namespace), key=advisory_key(namespace.name, action))
+    return lock_state(cursor, namespace) if attempt.granted else None
+
+
+def lock_state(cursor: psycopg.Cursor[Any], namespace: Namespace) -> Ring:
+    """Lock the ring's state, waiting for whoever has it."""
+    return Ring(*one_row(cursor, _SQL.render("lock_state", namespace)))
+
+
+def one_row(cursor: psycopg.Cursor[Any], statement: bytes, **values: Any) -> Any:
+    """Run a statement that returns one row, and return that."""
+    return cursor.execute(statement, values or None).fetchone()

@@ -1,0 +1,118 @@
+"""How long failed jobs stay retryable, and where they are carried: for a namespace, and for one queue."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from parkkeeper.database import known_namespace, retried, statements
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.names import checked_name
+from parkkeeper.namespace import Namespace
+
+#: Longer than this is a matter for an archive: every carried row is written again once a lap.
+MAX_FAILED_RETENTION = timedelta(days=35)
+
+_DESTINATIONS = ("live",)
+_SQL = statements("queue/settings")
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSettings:
+    """What stands in the namespace's settings.
+
+    Attributes
+    ----------
+    failed_retention_seconds
+        How long a failed job stays retryable unless its queue says otherwise; 0: not beyond its slot.
+    carry_to
+        Where prune carries a failed job that must stay retryable: ``live``, the segment that takes new jobs.
+    """
+
+    failed_retention_seconds: int
+    carry_to: str
+
+
+def namespace_settings(connection: psycopg.Connection[Any], namespace: Namespace) -> NamespaceSettings:
+    """Read the namespace's settings.
+
+    Raises
+    ------
+    InvalidArgument
+        A value that stands there is outside what its name allows.
+    """
+    with known_namespace(namespace, "queue"), connection.cursor(row_factory=tuple_row) as cursor:
+        stored: dict[str, str] = dict(cursor.execute(_SQL.render("namespace_settings", namespace)).fetchall())
+    retention = stored.get("failed_retention", "")
+    return NamespaceSettings(
+        retention_seconds(
+            "settings.failed_retention", int(retention) if retention.isdecimal() else retention
+        ),
+        checked_destination("settings.carry_to", stored.get("carry_to")),
+    )
+
+
+def set_queue(
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    queue: str,
+    *,
+    failed_retention: timedelta | int | None = None,
+) -> None:
+    """Make the settings of `queue`, which need not have had a job yet, or change them.
+
+    Parameters
+    ----------
+    failed_retention
+        How long a failed job of this queue stays retryable, as a timedelta or in whole seconds; wins over the
+        namespace's setting and over the argument of ``prune_oldest``. Zero: not beyond its slot. None: as it
+        was.
+
+    Raises
+    ------
+    InvalidName, InvalidArgument
+        Before anything is sent to the database.
+    """
+    values = {
+        "queue": checked_name("queue", queue),
+        "failed_retention_seconds": (
+            None if failed_retention is None else retention_seconds("failed_retention", failed_retention)
+        ),
+    }
+    with known_namespace(namespace, "queue"), connection.cursor() as cursor:
+        retried(connection, lambda: cursor.execute(_SQL.render("set_queue", namespace), values))
+
+
+def retention_seconds(field: str, value: object) -> int:
+    """Return a retention in seconds.
+
+    Raises
+    ------
+    InvalidArgument
+        `value` is no timedelta or number, is negative, has a fraction of a second or is longer than 35 days.
+    """
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if (
+        isinstance(seconds, int | float)
+        and not isinstance(seconds, bool)
+        and math.isfinite(seconds)
+        and seconds == int(seconds)
+        and 0 <= seconds <= MAX_FAILED_RETENTION.total_seconds()
+    ):
+        return int(seconds)
+    raise InvalidArgument(
+        f"{field} {value!r} is refused: a timedelta or a number of whole seconds, from 0 (nothing is kept beyond its "
+        f"slot) to {MAX_FAILED_RETENTION.days} days"
+    )
+
+
+def checked_destination(field: str, value: object) -> str:
+    """Return where failed rows are carried; refuse a place that does not exist."""
+    if isinstance(value, str) and value in _DESTINATIONS:
+        return value
+    raise InvalidArgument(f"{field} {value!r} is refused: one of {', '.join(_DESTINATIONS)}")
