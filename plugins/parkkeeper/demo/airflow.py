@@ -153,8 +153,12 @@ class AirflowStandalone:
             self.check()
             health = self.client.health()
             say(health)
+            if health and not warm:
+                self.client.warm_up()
+                warm.append(True)
             return health
 
+        warm: list[bool] = []
         health = until(look, lambda found: set(found.values()) == {"healthy"}, timeout)
         if set(health.values()) != {"healthy"}:
             waiting = sorted(name for name, status in health.items() if status != "healthy") or ["API server"]

@@ -88,9 +88,26 @@ class AirflowClient:
         except httpx.TransportError:
             return {}
 
+    def warm_up(self) -> None:
+        """Have the server set up what tasks talk to: its first call takes longer than a task waits for it."""
+        self._call("GET", "/execution/health")
+
     def dag_ids(self) -> set[str]:
         """Return the DAGs that the DAG processor has read so far."""
         return {dag["dag_id"] for dag in self._pages("/api/v2/dags", "dags")}
+
+    def wait_for_dags(self, wanted: set[str], timeout: timedelta = timedelta(minutes=1)) -> None:
+        """Wait until the DAG processor has read the DAGs `wanted`.
+
+        Raises
+        ------
+        AirflowError
+            Some of them are not there after `timeout`; the message names them and the import errors.
+        """
+        missing = wanted - until(self.dag_ids, wanted.issubset, timeout)
+        if missing:
+            reasons = "; ".join(self.import_errors()) or "no import error was reported"
+            raise AirflowError(f"no DAG {', '.join(sorted(missing))} in Airflow: {reasons}")
 
     def import_errors(self) -> list[str]:
         """Return which DAG files and plugins could not be read, each with the last line of the reason."""
