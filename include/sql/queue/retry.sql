@@ -20,8 +20,10 @@ LOCK TABLE {schema}.done_entries IN ROW EXCLUSIVE MODE
 
 -- name: probe_by_key
 -- Statistics of a child that was just filled say nothing; each row is one probe of a primary key.
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
+SELECT set_config('enable_seqscan', 'off', true) AS seqscan,
+       set_config('enable_bitmapscan', 'off', true) AS bitmapscan,
+       set_config('enable_hashjoin', 'off', true) AS hashjoin,
+       set_config('enable_mergejoin', 'off', true) AS mergejoin
 
 -- name: locate
 -- Where a row stands now that is no longer where it was: its sequence is its own in every slot.
@@ -58,19 +60,14 @@ WITH found AS MATERIALIZED (
             WHERE ready.ready_slot = done.ready_slot AND ready.lane_id = done.lane_id
               AND ready.enqueue_xid = done.enqueue_xid AND ready.lane_seq = done.lane_seq
             LIMIT 1) AS body ON true
-), taken AS (
-    INSERT INTO {schema}.job_unique_claims (unique_key, job_id)
-    SELECT unique_key, job_id FROM found WHERE unique_key IS NOT NULL AND 'available' = ANY (unique_states) ORDER BY unique_key
-    ON CONFLICT (unique_key) DO NOTHING
-    RETURNING job_id
-), granted AS (
+), granted AS MATERIALIZED (
     SELECT *
       FROM found
-     WHERE unique_key IS NULL
-        OR NOT 'available' = ANY (unique_states)
-        OR EXISTS (SELECT FROM taken WHERE taken.job_id = found.job_id)
-        OR EXISTS (SELECT FROM {schema}.job_unique_claims AS held
-                    WHERE held.unique_key = found.unique_key AND held.job_id = found.job_id)
+     WHERE CASE WHEN unique_key IS NOT NULL
+                 AND 'available' = ANY (coalesce(unique_states, '{scheduled,available,running,retryable}'))
+                THEN {schema}.take_unique_key(unique_key, job_id, unique_states) = job_id
+                ELSE true
+           END
 ), removed AS (
     DELETE FROM {schema}.done_entries AS done
      USING granted
