@@ -1,0 +1,60 @@
+"""A program that runs one task as Airflow's worker does, for a test that kills it; it says last how the task ended.
+
+Its arguments: ``statement`` or ``extraction`` (what the task is in the middle of when it is told to end), and the
+namespace. It says ``working`` once an extraction is in hand.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import psycopg
+
+import conftest  # noqa: F401  (sets Airflow's home)
+from airflow_env import run_task
+from parkkeeper.memory.extractors import Memory, Turn
+from parkkeeper.namespace import Namespace
+from parkkeeper.operators import FormationBatchOperator, ParkkeeperOperator, memory
+from parkkeeper.operators.base import Figures, Work
+
+
+class Sleeps(ParkkeeperOperator):
+    """Runs a statement that takes a minute."""
+
+    outcomes = ("slept",)
+
+    def prepare(self, namespace: Namespace) -> Work:
+        def work(connection: psycopg.Connection[Any]) -> Figures:
+            connection.execute("SELECT pg_sleep(60)")
+            return {"outcome": "slept"}
+
+        return work
+
+
+class Waits:
+    """An extractor that waits for ever."""
+
+    name = "waits"
+    version = "1"
+
+    def extract(self, turn: Turn) -> list[Memory]:
+        say("working")
+        threading.Event().wait()
+        raise AssertionError("unreachable")
+
+
+def say(line: str) -> None:
+    print(f"\n{line}", flush=True)  # noqa: T201
+
+
+def main(what: str, namespace: str) -> None:
+    memory.load = lambda name: Waits()
+    operator = {"statement": Sleeps, "extraction": FormationBatchOperator}[what]
+    ran = run_task(lambda: operator(task_id="killed", namespace=namespace, retries=0))
+    say(f"ended: {ran.state} {type(ran.error).__name__}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,106 @@
+"""A task that is told to end: not a success, its statement gone, its claims handed back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airflow_env import run_task
+from operators.killed_task import Sleeps
+from parkkeeper.demo.client import until
+from parkkeeper.memory import MemoryStore
+from parkkeeper.operators import TaskKilled
+from parkkeeper.operators.base import ParkkeeperOperator
+
+RUNNING = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'af:dag\\_%:killed:test:1' AND state = 'active'"
+
+
+@pytest.fixture
+def start(namespace: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Start the program, which dies with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(what: str) -> subprocess.Popen[str]:
+        program = Path(__file__).with_name("killed_task.py")
+        process = subprocess.Popen(
+            [sys.executable, program, what, namespace],
+            env={**os.environ, "PYTHONPATH": str(program.parents[1])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """Tell the task to end, as Airflow does; return what the program said last."""
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    return output.strip().splitlines()[-1]
+
+
+def test_its_statement_is_cancelled_and_it_is_no_success(
+    start: Callable[[str], subprocess.Popen[str]], connection: psycopg.Connection
+) -> None:
+    process = start("statement")
+    running = until(lambda: connection.execute(RUNNING).fetchall(), bool, timedelta(minutes=1))
+    assert len(running) == 1
+
+    assert end(process) == "ended: failed TaskKilled"
+
+    assert connection.execute(RUNNING).fetchall() == []
+
+
+def test_a_batch_hands_back_the_turn_in_its_hands(
+    start: Callable[[str], subprocess.Popen[str]], store: MemoryStore
+) -> None:
+    store.append("a", [{"role": "user", "content": "hello"}])
+    process = start("extraction")
+    assert process.stdout is not None
+    assert any(line == "working\n" for line in process.stdout)
+    claimed = f'SELECT count(claim_token), sum(formation_attempts) FROM "{store.namespace}".observation'  # noqa: S608
+    assert store.connection.execute(claimed).fetchone() == (1, 1)
+
+    assert end(process) == "ended: failed TaskKilled"
+
+    assert store.connection.execute(claimed).fetchone() == (0, 0)
+
+
+def test_after_an_execution_timeout_there_is_nothing_to_end(
+    connection: psycopg.Connection, namespace: str
+) -> None:
+    ran = run_task(
+        lambda: Sleeps(task_id="killed", namespace=namespace, execution_timeout=timedelta(milliseconds=300))
+    )
+    assert ran.state == "failed"
+    assert type(ran.error).__name__ in ("AirflowTaskTimeout", "AirflowException")
+    assert connection.execute(RUNNING).fetchall() == []
+
+
+def test_a_task_that_was_told_to_end_before_it_began_does_nothing(namespace: str) -> None:
+    class Told(Sleeps):
+        def pre_execute(self, context: object) -> None:
+            self.on_kill()
+
+    ran = run_task(lambda: Told(task_id="killed", namespace=namespace))
+    assert ran.state == "failed"
+    assert isinstance(ran.error, TaskKilled)
+
+
+def test_only_a_task_that_works_is_interrupted(namespace: str) -> None:
+    operator: ParkkeeperOperator = Sleeps(task_id="killed", namespace=namespace)
+    assert operator.on_kill() is None

@@ -1,0 +1,179 @@
+"""FormationBatchOperator, ParkSweepOperator, FreshnessOperator: a failing turn fails no task, and figures are true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from psycopg import sql
+
+from airflow_env import run_task
+from parkkeeper.memory import MemoryStore
+from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
+from parkkeeper.operators import FormationBatchOperator, FreshnessOperator, ParkSweepOperator
+
+CONTENT = "the words of a customer"
+ERROR = "the provider repeats: " + CONTENT
+
+
+class Refuses:
+    """An extractor that will not have any turn."""
+
+    name = "refuses"
+    version = "1"
+
+    def extract(self, turn: Turn) -> list[Memory]:
+        raise ExtractionError("malformed", ERROR)
+
+
+def append(store: MemoryStore, scope: str, turns: int = 1) -> None:
+    for _ in range(turns):
+        store.append(scope, [{"role": "user", "content": CONTENT}])
+
+
+def test_a_batch_forms_what_is_due_and_says_what_is_left(store: MemoryStore, migrated: str) -> None:
+    append(store, "a", 3)
+    append(store, "b", 2)
+    ran = run_task(
+        lambda: FormationBatchOperator(task_id="form", namespace=migrated, limit="{{ dag_run.conf.limit }}"),
+        conf={"limit": 4},
+    )
+    assert (ran.state, ran.xcoms) == (
+        "success",
+        {
+            "outcome": "formed",
+            "formed": 4,
+            "failed": 0,
+            "parked": 0,
+            "deferred": 0,
+            "parked_total": 0,
+            "backlog": 1,
+        },
+    )
+
+
+def test_a_batch_with_nothing_due_reports_no_change_and_the_real_totals(
+    store: MemoryStore, migrated: str
+) -> None:
+    append(store, "a")
+    append(store, "b")
+    assert store.form_batch(Refuses(), scope="a", max_attempts=1).parked == 1
+    assert store.form_batch(Refuses(), scope="b", max_attempts=2).failed == 1
+
+    ran = run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated))
+
+    assert (ran.state, ran.xcoms) == (
+        "success",
+        {
+            "outcome": "noop",
+            "formed": 0,
+            "failed": 0,
+            "parked": 0,
+            "deferred": 0,
+            "parked_total": 1,
+            "backlog": 1,
+        },
+    )
+
+
+def test_turns_that_fail_fail_no_task_and_their_words_go_nowhere(
+    store: MemoryStore, migrated: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    append(store, "a", 2)
+    monkeypatch.setattr("parkkeeper.operators.memory.load", lambda name: Refuses())
+
+    ran = run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated, max_attempts=1))
+
+    assert (ran.state, ran.xcoms) == (
+        "success",
+        {
+            "outcome": "none_formed",
+            "formed": 0,
+            "failed": 2,
+            "parked": 2,
+            "deferred": 0,
+            "parked_total": 2,
+            "backlog": 0,
+        },
+    )
+    printed = "".join(capfd.readouterr())
+    assert "none_formed" in printed
+    assert CONTENT not in printed
+
+
+def test_only_the_scope_that_was_asked_for(store: MemoryStore, migrated: str) -> None:
+    append(store, "a")
+    append(store, "b")
+    ran = run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated, scope="b"))
+    assert (ran.xcoms["formed"], ran.xcoms["backlog"]) == (1, 1)
+    assert store.freshness("a").formed is None
+    assert store.freshness("b").formed == 0
+
+
+def test_a_sweep_unparks_what_the_provider_was_to_blame_for(store: MemoryStore, migrated: str) -> None:
+    class Down(Refuses):
+        def extract(self, turn: Turn) -> list[Memory]:
+            raise ExtractionError("unavailable")
+
+    append(store, "a")
+    append(store, "b")
+    store.form_batch(Down(), scope="a", max_attempts=1)
+    store.form_batch(Refuses(), scope="b", max_attempts=1)
+
+    swept = run_task(lambda: ParkSweepOperator(task_id="sweep", namespace=migrated))
+    again = run_task(lambda: ParkSweepOperator(task_id="sweep", namespace=migrated))
+
+    nothing = {"formed": 0, "failed": 0, "parked": 0, "deferred": 0, "claims_returned": 0}
+    totals = {"parked_total": 1, "backlog": 1}
+    assert (swept.state, swept.xcoms) == ("success", {"outcome": "swept", "unparked": 1, **nothing, **totals})
+    assert (again.state, again.xcoms) == ("success", {"outcome": "noop", "unparked": 0, **nothing, **totals})
+
+
+def test_a_sweep_returns_the_claim_of_a_worker_that_is_gone(store: MemoryStore, migrated: str) -> None:
+    append(store, "a")
+    store.connection.execute(
+        sql.SQL(
+            "UPDATE {} SET claim_token = gen_random_uuid(), formation_attempts = 1,"
+            " claimed_until = now() - interval '1 s'"
+        ).format(sql.Identifier(migrated, "observation"))
+    )
+    ran = run_task(lambda: ParkSweepOperator(task_id="sweep", namespace=migrated))
+    assert (ran.xcoms["outcome"], ran.xcoms["claims_returned"]) == ("swept", 1)
+
+
+def test_freshness_sums_over_all_scopes(store: MemoryStore, migrated: str) -> None:
+    append(store, "a", 2)
+    append(store, "b", 3)
+    store.form_batch(Refuses(), scope="a", limit=1, max_attempts=1)
+    behind = run_task(lambda: FreshnessOperator(task_id="freshness", namespace=migrated))
+    run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated))
+    fresh = run_task(lambda: FreshnessOperator(task_id="freshness", namespace=migrated))
+
+    totals = {"scopes": 2, "stored": 5, "erased": 0, "parked_total": 1}
+    assert behind.xcoms == {"outcome": "behind", "formed": 0, "backlog": 4, "scopes_behind": 2, **totals}
+    assert fresh.xcoms == {"outcome": "fresh", "formed": 4, "backlog": 0, "scopes_behind": 0, **totals}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"extractor": "oracle"}, "extractor 'oracle' is refused"),
+        ({"limit": 0}, "limit 0 is refused"),
+        ({"limit": "all"}, "limit 'all' is refused"),
+        ({"max_attempts": 0}, "max_attempts 0 is refused"),
+        ({"turn_budget": 0}, "turn_budget"),
+        ({"turn_budget": "inf"}, "turn_budget 'inf' is refused"),
+        ({"concurrency": -1}, "concurrency -1 is refused"),
+        ({"scope": "a\x00"}, "scope"),
+    ],
+)
+def test_refuses_a_bad_argument_and_forms_nothing(
+    store: MemoryStore, migrated: str, arguments: dict[str, Any], message: str
+) -> None:
+    append(store, "a")
+    ran = run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated, retries=3, **arguments))
+    assert ran.state == "failed"
+    assert isinstance(ran.error, AirflowFailException)
+    assert message in str(ran.error)
+    assert store.freshness("a").backlog == 1

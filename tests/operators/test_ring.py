@@ -1,0 +1,219 @@
+"""RotateRingOperator and PruneWithCarryOperator: fixed keys, sums, and outcomes that are no failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from psycopg import sql
+
+from airflow_env import run_task
+from parkkeeper.operators import PruneWithCarryOperator, RotateRingOperator
+from parkkeeper.queue import QueueStorage
+
+NOTHING = {
+    "slot": None,
+    "generation": None,
+    "carried_failed": 0,
+    "pruned_failed": 0,
+    "pruned_completed": 0,
+}
+
+
+def end_jobs(
+    storage: QueueStorage, *, completed: int = 0, failed: int = 0, age: timedelta | None = None
+) -> None:
+    """End some jobs in the current slot; with `age`, the failed ones that long ago."""
+    for number, ending in ((completed, "complete"), (failed, "fail")):
+        if not number:
+            continue
+        storage.enqueue_many("letters", "print", [None] * number)
+        claims = storage.claim("letters", number)
+        assert len(claims) == number
+        if ending == "complete":
+            storage.complete(claims)
+        else:
+            storage.fail_many([(claim, "no paper") for claim in claims], terminal=True)
+    if age is not None:
+        table = sql.Identifier(storage.namespace.name, "done_entries")
+        storage.connection.execute(
+            sql.SQL("UPDATE {} SET finalized_at = finalized_at - %s WHERE state = 'failed'").format(table),
+            (age,),
+        )
+
+
+def hold_ring(connect: Callable[..., psycopg.Connection], namespace: str) -> psycopg.Connection:
+    """Lock the ring's state in a session of its own, until that is closed."""
+    other = connect()
+    other.autocommit = False
+    table = sql.Identifier(namespace, "queue_ring_state")
+    other.execute(sql.SQL("SELECT FROM {} FOR UPDATE").format(table))
+    return other
+
+
+def test_rotate_says_which_slot_takes_new_jobs(storage: QueueStorage, migrated: str) -> None:
+    end_jobs(storage, completed=1)
+    ran = run_task(lambda: RotateRingOperator(task_id="rotate", namespace=migrated))
+    expected = {"outcome": "rotated", **NOTHING, "slot": 1, "generation": 1, "pruned_failed_total": 0}
+    assert (ran.state, ran.xcoms) == ("success", expected)
+
+
+def test_rotate_of_an_idle_ring_is_a_success_that_says_so(migrated: str) -> None:
+    ran = run_task(lambda: RotateRingOperator(task_id="rotate", namespace=migrated))
+    expected = {"outcome": "skipped_idle", **NOTHING, "pruned_failed_total": 0}
+    assert (ran.state, ran.xcoms) == ("success", expected)
+
+
+def test_prune_goes_on_until_nothing_is_left_and_its_figures_are_sums(
+    storage: QueueStorage, migrated: str
+) -> None:
+    end_jobs(storage, completed=3, failed=2, age=timedelta(days=4))
+    storage.rotate()
+    end_jobs(storage, completed=1, failed=4)
+    storage.rotate()
+
+    ran = run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated))
+
+    assert (ran.state, ran.xcoms) == (
+        "success",
+        {
+            "outcome": "pruned",
+            "slot": 1,
+            "generation": 1,
+            "carried_failed": 4,
+            "pruned_failed": 2,
+            "pruned_completed": 4,
+            "pruned_failed_total": 2,
+        },
+    )
+    counts = storage.queue_counts("letters")
+    assert (counts.failed, counts.pruned_failed, counts.terminal) == (4, 2, 10)
+
+
+def test_a_prune_with_nothing_to_do_reports_no_change_and_the_real_total(
+    storage: QueueStorage, migrated: str
+) -> None:
+    end_jobs(storage, failed=2, age=timedelta(days=4))
+    storage.rotate()
+    assert storage.prune_oldest().pruned_failed == 2
+
+    ran = run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated))
+
+    assert (ran.state, ran.xcoms) == ("success", {"outcome": "noop", **NOTHING, "pruned_failed_total": 2})
+
+
+@pytest.mark.parametrize("operator", [RotateRingOperator, PruneWithCarryOperator])
+def test_a_ring_that_another_session_holds_is_a_success_that_says_blocked(
+    storage: QueueStorage, migrated: str, connect: Callable[..., psycopg.Connection], operator: type
+) -> None:
+    end_jobs(storage, completed=1)
+    storage.rotate()
+    hold_ring(connect, migrated)
+
+    ran = run_task(lambda: operator(task_id="blocked", namespace=migrated, lock_timeout=0.02))
+
+    assert (ran.state, ran.xcoms) == ("success", {"outcome": "blocked", **NOTHING, "pruned_failed_total": 0})
+
+
+@pytest.mark.parametrize("skip_on_outcome", ["noop", ("noop", "blocked")])
+def test_an_outcome_may_skip_the_task_instead(migrated: str, skip_on_outcome: Any) -> None:
+    ran = run_task(
+        lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, skip_on_outcome=skip_on_outcome)
+    )
+    assert (ran.state, ran.xcoms) == ("skipped", {})
+
+
+def test_a_slot_that_is_in_use_is_left_and_said(storage: QueueStorage, migrated: str) -> None:
+    storage.enqueue("letters", "print")
+    storage.rotate()
+    ran = run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated))
+    expected = {"outcome": "skipped_active", **NOTHING, "pruned_failed_total": 0}
+    assert (ran.state, ran.xcoms) == ("success", expected)
+
+
+def test_a_dry_run_reports_what_would_be_done_and_does_nothing(storage: QueueStorage, migrated: str) -> None:
+    end_jobs(storage, completed=1, failed=2, age=timedelta(days=4))
+    storage.rotate()
+    before = storage.queue_counts("letters")
+
+    ran = run_task(
+        lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, dry_run="{{ dag_run.conf.dry }}"),
+        conf={"dry": True},
+    )
+
+    assert ran.xcoms["outcome"] == "pruned"
+    assert (ran.xcoms["pruned_failed"], ran.xcoms["pruned_completed"]) == (2, 1)
+    assert ran.xcoms["pruned_failed_total"] == 0
+    assert storage.queue_counts("letters") == before
+    assert storage.prune_oldest().pruned_failed == 2
+
+
+def test_retention_may_come_from_a_template_and_zero_carries_nothing(
+    storage: QueueStorage, migrated: str
+) -> None:
+    end_jobs(storage, failed=2)
+    storage.rotate()
+    ran = run_task(
+        lambda: PruneWithCarryOperator(
+            task_id="prune",
+            namespace="{{ dag_run.conf.namespace }}",
+            failed_retention="{{ dag_run.conf.seconds }}",
+            max_pruned_failed="{{ dag_run.conf.most }}",
+            carry_to="{{ dag_run.conf.get('carry_to') }}",
+            lock_timeout="{{ dag_run.conf.lock_timeout }}",
+        ),
+        conf={"namespace": migrated, "seconds": 0, "most": 2, "lock_timeout": 0.5},
+    )
+    assert (ran.xcoms["carried_failed"], ran.xcoms["pruned_failed"]) == (0, 2)
+
+
+def test_a_prune_that_would_drop_too_much_fails_and_drops_nothing(
+    storage: QueueStorage, migrated: str
+) -> None:
+    end_jobs(storage, failed=3, age=timedelta(days=4))
+    storage.rotate()
+    before = storage.queue_counts("letters")
+
+    ran = run_task(
+        lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, max_pruned_failed=2, retries=3)
+    )
+
+    assert ran.state == "failed"
+    assert isinstance(ran.error, AirflowFailException)
+    assert "PruneRefused" in str(ran.error)
+    assert storage.queue_counts("letters") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"failed_retention": -1}, "failed_retention"),
+        ({"failed_retention": "a while"}, "failed_retention 'a while' is refused"),
+        ({"failed_retention": 0.5}, "failed_retention"),
+        ({"max_pruned_failed": -1}, "max_pruned_failed -1 is refused"),
+        ({"carry_to": "moon"}, "carry_to 'moon' is refused"),
+        ({"lock_timeout": 6}, "lock_timeout"),
+        ({"lock_timeout": None}, "lock_timeout None is refused"),
+        ({"dry_run": "perhaps"}, "dry_run 'perhaps' is refused: true or false"),
+        ({"skip_on_outcome": ["noop", "rotated"]}, "skip_on_outcome 'rotated' is refused"),
+    ],
+)
+def test_refuses_a_bad_argument_and_changes_nothing(
+    storage: QueueStorage, migrated: str, arguments: dict[str, Any], message: str
+) -> None:
+    end_jobs(storage, failed=1, age=timedelta(days=4))
+    storage.rotate()
+    before = storage.queue_counts("letters")
+
+    ran = run_task(
+        lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, retries=3, **arguments)
+    )
+
+    assert ran.state == "failed"
+    assert isinstance(ran.error, AirflowFailException)
+    assert message in str(ran.error)
+    assert storage.queue_counts("letters") == before
