@@ -1,0 +1,300 @@
+"""``parkkeeper memory ...``: turns in, memory out, and what would not form."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from parkkeeper.cli.lines import opened
+from parkkeeper.cli.loading import load
+from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
+from parkkeeper.cli.output import emit
+from parkkeeper.cli.parsing import attribute, duration
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.memory import MemoryStore, extractors
+
+app = typer.Typer(
+    help="Append turns, form them into memory, see and undo what was parked, erase, recall.",
+    rich_markup_mode="markdown",
+)
+
+Scope = Annotated[
+    str, typer.Option("--scope", "-s", metavar="SCOPE", help="Whose memory: a user, a tenant, a room.")
+]
+OptionalScope = Annotated[str | None, typer.Option("--scope", "-s", metavar="SCOPE", help="Only this scope.")]
+Ids = Annotated[
+    list[int] | None,
+    typer.Option("--id", metavar="ID", help="Only this observation_id; may be given several times."),
+]
+
+
+@app.command()
+def append(
+    namespace: NamespaceName,
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="JSON Lines; - is stdin.", show_default=False)
+    ] = "-",
+    on_invalid: Annotated[
+        str,
+        typer.Option(
+            metavar="reject|replace",
+            help="What to do with a content that Postgres cannot store (NUL, half a surrogate).",
+        ),
+    ] = "reject",
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Append turns from JSON Lines, in batches.
+
+    A line: `{"scope": "ada", "messages": [{"role": "user", "content": "hello"}], "subject": "ada",
+    "occurred_at": "2026-01-31T12:00:00Z", "idempotency_key": "chat-1-7"}`; the last three may be left out.
+
+    A bad line ends the load with a non-zero exit code; it is named by its number, and what stands before it is in.
+    With an idempotency_key on each line, the same file can simply be loaded again.
+
+    Example: `parkkeeper memory append --namespace support turns.jsonl`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space), opened(file) as stream:
+        loaded = load(connection, MemoryStore(connection, space), stream, on_invalid)
+    emit(loaded, as_json=json)
+
+
+@app.command()
+def form(
+    namespace: NamespaceName,
+    scope: OptionalScope = None,
+    extractor: Annotated[
+        str, typer.Option(metavar="NAME", help="chunks, or module:attribute for an extractor of your own.")
+    ] = "chunks",
+    limit: Annotated[int, typer.Option(metavar="TURNS", help="At most so many turns.")] = 100,
+    max_attempts: Annotated[int, typer.Option(help="Park a turn when so many attempts have failed.")] = 6,
+    turn_budget: Annotated[
+        timedelta,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            show_default=False,
+            help="How long one turn may take. [default: 5m]",
+        ),
+    ] = timedelta(minutes=5),
+    concurrency: Annotated[int, typer.Option(metavar="TURNS", help="How many turns at once.")] = 1,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Form turns that are due into memory.
+
+    A turn that fails is counted, tried again later, and parked when its attempts are spent: that is exit code 0, with
+    the numbers beside it.
+
+    Example: `parkkeeper memory form --namespace support --limit 500`
+    """
+    found = _extractor(extractor)
+    with ready(dsn, namespace, "memory") as (connection, space):
+        outcome = MemoryStore(connection, space).form_batch(
+            found,
+            scope=scope,
+            limit=limit,
+            max_attempts=max_attempts,
+            turn_budget=turn_budget,
+            concurrency=concurrency,
+        )
+    emit(outcome, as_json=json)
+
+
+def _extractor(name: str) -> extractors.Extractor:
+    if ":" not in name:
+        return extractors.load(name)
+    found = attribute("--extractor", name)
+    found = found() if isinstance(found, type) else found
+    if not isinstance(found, extractors.Extractor):
+        raise InvalidArgument(f"extractor {name!r} is refused: it needs name, version and extract(turn)")
+    return found
+
+
+@app.command()
+def freshness(namespace: NamespaceName, scope: Scope, dsn: Dsn = None, json: Json = False) -> None:
+    """Show how far the memory of a scope reaches, and what it leaves out.
+
+    `formed` is an offset from 0: all turns up to it are in memory but the parked ones; `formed_strict` counts those
+    as missing. Caught up means that `formed` is `stored` - 1.
+
+    Example: `parkkeeper memory freshness --namespace support --scope ada`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        found = MemoryStore(connection, space).freshness(scope)
+    notes = [f"{found.parked} turns are parked: see `parkkeeper memory parked`."] if found.parked else []
+    emit(found, as_json=json, notes=notes)
+
+
+@app.command()
+def turn(
+    namespace: NamespaceName,
+    scope: Scope,
+    offset: Annotated[
+        int, typer.Option(metavar="OFFSET", help="The turn's place in the scope's log, from 0.")
+    ],
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Say what became of one turn: pending, formed, parked, erased, or unknown.
+
+    Example: `parkkeeper memory turn --namespace support --scope ada --offset 3`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        status = MemoryStore(connection, space).turn_status(scope, offset)
+    emit({"scope": scope, "log_offset": offset, "status": status}, as_json=json)
+
+
+@app.command()
+def parked(
+    namespace: NamespaceName,
+    scope: OptionalScope = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="SCOPE:OFFSET", help="Go on after this turn, the last of the page before."),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="TURNS", help="At most so many.")] = 100,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """List parked turns by scope and offset, with the class of their failure and never a word of theirs.
+
+    Example: `parkkeeper memory parked --namespace support --limit 20`
+    """
+    place = None if after is None else _place(after)
+    with ready(dsn, namespace, "memory") as (connection, space):
+        found = MemoryStore(connection, space).parked(scope, after=place, limit=limit)
+    emit(found, as_json=json, empty="no parked turns")
+
+
+def _place(text: str) -> tuple[str, int]:
+    scope, _, offset = text.rpartition(":")
+    if not scope or not (offset.isascii() and offset.isdecimal()) or len(offset) > 18:
+        raise InvalidArgument("after is refused: SCOPE:OFFSET, e.g. ada:17")
+    return scope, int(offset)
+
+
+@app.command()
+def unpark(
+    namespace: NamespaceName,
+    ids: Ids = None,
+    scope: OptionalScope = None,
+    error_class: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="Only this class of failure.")
+    ] = None,
+    older_than: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="Only turns that were parked at least this long ago, e.g. 24h.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="TURNS", help="At most so many. [default: all]")
+    ] = None,
+    max_park_count: Annotated[
+        int | None, typer.Option(metavar="TIMES", help="Only turns that were parked at most so often.")
+    ] = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Put parked turns back into the backlog, as if never tried. All conditions that are given must hold.
+
+    Without any condition that is every parked turn of the namespace.
+
+    Example: `parkkeeper memory unpark --namespace support --error-class timeout --older-than 24h`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        count = MemoryStore(connection, space).unpark(
+            observation_ids=ids,
+            scope=scope,
+            error_class=error_class,
+            older_than=older_than,
+            limit=limit,
+            max_park_count=max_park_count,
+        )
+    emit({"unparked": count}, as_json=json)
+
+
+@app.command()
+def sweep(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
+    """Park turns whose attempts are spent, return claims that ran out, unpark what a provider's outage parked.
+
+    Example: `parkkeeper memory sweep --namespace support`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        outcome = MemoryStore(connection, space).sweep()
+    emit(outcome, as_json=json)
+
+
+@app.command()
+def erase(
+    namespace: NamespaceName,
+    reason: Annotated[
+        str,
+        typer.Option(
+            metavar="CODE", help="Kept with the receipt: a code such as subject_request, no sentence."
+        ),
+    ],
+    scope: OptionalScope = None,
+    subject: Annotated[
+        str | None, typer.Option(metavar="SUBJECT", help="Only turns with this person's words.")
+    ] = None,
+    ids: Ids = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Erase turns and all that was made of them, for good. All conditions that are given must hold; one must be.
+
+    Prints the receipt. Exit code 1 when something was left (`clean` is no): run it again.
+
+    Example: `parkkeeper memory erase --namespace support --subject ada --reason subject_request`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        receipt = MemoryStore(connection, space).erase(
+            scope=scope, subject=subject, observation_ids=ids, reason=reason
+        )
+    emit(receipt, as_json=json)
+    if not receipt.clean:
+        raise typer.Exit(1)
+
+
+@app.command()
+def recall(
+    namespace: NamespaceName,
+    scope: Scope,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words, any of which may match.")],
+    limit: Annotated[int, typer.Option(metavar="MEMORIES", help="At most so many.")] = 10,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Find what a scope's memory holds about some words, best first, and say how far that memory reaches.
+
+    The output is personal data.
+
+    Example: `parkkeeper memory recall --namespace support --scope ada "broken invoice"`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        found = MemoryStore(connection, space).recall(scope, query, limit=limit)
+    if json:
+        emit(found, as_json=True)
+        return
+    shown = [
+        {
+            "offset": memory.log_offset,
+            "occurred_at": memory.occurred_at,
+            "kind": memory.kind,
+            "text": memory.text,
+        }
+        for memory in found.memories
+    ]
+    reach = found.freshness
+    notes = [
+        f"Formed up to offset {reach.formed}, {reach.stored} turns stored, {reach.backlog} to be formed."
+    ]
+    if reach.parked:
+        notes.append(f"{reach.parked} turns are parked and not in this memory.")
+    emit(shown, as_json=False, empty="nothing found", notes=notes)

@@ -1,0 +1,142 @@
+"""``parkkeeper migrate | plan | status | render``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from parkkeeper import migrations
+from parkkeeper.cli.options import Dsn, Family, Json, NamespaceName, connected
+from parkkeeper.cli.output import emit
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.migrations import AppliedMigration, Migration
+
+Target = Annotated[
+    int | None,
+    typer.Option(
+        "--target", metavar="NUMBER", help="Stop after this migration, e.g. 32. [default: the newest]"
+    ),
+]
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        "--queue-slots",
+        metavar="SLOTS",
+        help="How many slots the queue's ring is made with, 4 to 256. [default: 16]",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `app`, beside its groups."""
+    for command in (migrate, plan, status, render):
+        app.command()(command)
+
+
+def migrate(
+    family: Family,
+    namespace: NamespaceName,
+    target: Target = None,
+    queue_slots: Slots = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Make or upgrade the tables of a family in a namespace.
+
+    Each migration is one transaction; a second run applies nothing. The schema is made if it is missing.
+
+    Example: `parkkeeper migrate --family queue --namespace jobs --queue-slots 32`
+    """
+    slots = _slots(family, queue_slots)
+    with connected(dsn, namespace) as (connection, space):
+        applied = migrations.migrate(connection, space, family, target=target, queue_slots=slots)
+    notes = []
+    if queue_slots is not None and not any(row.version == 1 for row in applied):
+        notes.append("The ring exists already: --queue-slots counts only when it is first made.")
+    emit(applied if json else _brief(applied), as_json=json, empty="nothing to apply", notes=notes)
+
+
+def plan(
+    family: Family, namespace: NamespaceName, target: Target = None, dsn: Dsn = None, json: Json = False
+) -> None:
+    """Show what `migrate` would apply; reads only.
+
+    Example: `parkkeeper plan --family memory --namespace support`
+    """
+    with connected(dsn, namespace) as (connection, space):
+        pending = migrations.plan(connection, space, family, target=target)
+    emit(_plan(pending, json), as_json=json, empty="nothing to apply")
+
+
+def status(family: Family, namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
+    """Show what a namespace has of a family, and what is still to be applied.
+
+    Fails with exit code 4 when a file is not what was applied, or the namespace is newer than this release.
+
+    Example: `parkkeeper status --family queue --namespace jobs --json`
+    """
+    with connected(dsn, namespace) as (connection, space):
+        found = migrations.status(connection, space, family)
+    if json:
+        emit(
+            {
+                "namespace": found.namespace,
+                "family": found.family,
+                "applied": found.applied,
+                "pending": _plan(found.pending, json),
+            },
+            as_json=True,
+        )
+    else:
+        emit(_brief(found.applied), as_json=False, empty="nothing is applied")
+        emit(_plan(found.pending, json), as_json=False, empty="nothing to apply")
+
+
+def render(
+    family: Family,
+    namespace: NamespaceName,
+    target: Target = None,
+    queue_slots: Slots = None,
+    json: Json = False,
+) -> None:
+    """Print the SQL of the migrations, for a site that applies it with a tool of its own; needs no database.
+
+    Each migration is one transaction that also writes the ledger, so that `migrate` can go on where it ends.
+
+    Example: `parkkeeper render --family queue --namespace jobs | psql -v ON_ERROR_STOP=1 "$PARKKEEPER_DSN"`
+    """
+    script = migrations.render(namespace, family, target=target, queue_slots=_slots(family, queue_slots))
+    if json:
+        emit({"namespace": namespace, "family": family, "sql": script}, as_json=True)
+    else:
+        sys.stdout.write(script)
+
+
+def _slots(family: str, given: int | None) -> int:
+    if given is not None and family != "queue":
+        raise InvalidArgument(f"queue_slots {given} is refused: only the queue family has a ring")
+    return 16 if given is None else given
+
+
+def _brief(applied: Sequence[AppliedMigration]) -> list[dict[str, Any]]:
+    """Return what people want to see of what was applied."""
+    return [
+        {
+            "applied": row.version,
+            "name": row.name,
+            "applied_at": row.applied_at,
+            "duration_ms": row.duration_ms,
+        }
+        for row in applied
+    ]
+
+
+def _plan(pending: Sequence[Migration], json: bool) -> list[dict[str, Any]]:
+    """Return what is to be applied: for programs all but the text, for people the names."""
+    if not json:
+        return [{"to apply": migration.version, "name": migration.name} for migration in pending]
+    fields = ("family", "version", "name", "sha256")
+    return [{field: getattr(migration, field) for field in fields} for migration in pending]

@@ -1,0 +1,291 @@
+"""``parkkeeper queue ...``: jobs in, jobs done, the ring turned and counted, failed jobs put back."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import psycopg
+import typer
+
+from parkkeeper.cli.lines import batches, opened
+from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
+from parkkeeper.cli.output import emit
+from parkkeeper.cli.parsing import duration, json_object, moment
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.namespace import Namespace
+from parkkeeper.queue import QueueStorage
+from parkkeeper.queue.jobs import STATES, list_jobs
+from parkkeeper.queue.outcomes import PruneOutcome, RetryFailedOutcome
+
+app = typer.Typer(
+    help="Enqueue and work jobs, turn the ring, count, put failed jobs back.", rich_markup_mode="markdown"
+)
+
+Queue = Annotated[str, typer.Option("--queue", "-q", metavar="QUEUE", help="The queue's name.")]
+OptionalQueue = Annotated[str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue.")]
+LockTimeout = Annotated[
+    timedelta,
+    typer.Option(
+        "--lock-timeout",
+        parser=duration,
+        metavar="DURATION",
+        show_default=False,
+        help="How long to wait for locks, at most 5s; readers wait as long. [default: 50ms]",
+    ),
+]
+Moment = Annotated[
+    datetime | None,
+    typer.Option(parser=moment, metavar="TIME", help="ISO 8601 with a zone: 2026-01-31T12:00:00Z."),
+]
+
+
+@app.command()
+def create(
+    namespace: NamespaceName,
+    queue: Queue,
+    failed_retention: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="How long a failed job stays retryable: 72h, 7d, 0 for not beyond its slot; whole seconds, at most "
+            "35d. [default: what the namespace says]",
+        ),
+    ] = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Make a queue's settings, or change them. A queue without settings is made by its first job.
+
+    Example: `parkkeeper queue create --namespace jobs --queue mail --failed-retention 7d`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        QueueStorage(connection, space).set_queue(queue, failed_retention=failed_retention)
+    emit({"queue": queue, "failed_retention": failed_retention}, as_json=json)
+
+
+@app.command()
+def enqueue(
+    namespace: NamespaceName,
+    queue: Queue,
+    kind: Annotated[
+        str, typer.Option(metavar="KIND", help="What a worker is to do; it chooses the handler.")
+    ],
+    args: Annotated[
+        str,
+        typer.Option(
+            metavar="JSON|@FILE|-",
+            help="The job's arguments as a JSON object; @FILE or - (stdin): JSON Lines, one job each.",
+        ),
+    ] = "{}",
+    priority: Annotated[int, typer.Option(help="1 to 4; a lower number is claimed first.")] = 2,
+    run_at: Moment = None,
+    max_attempts: Annotated[
+        int, typer.Option(help="How many claims a job may have before it is failed.")
+    ] = 25,
+    unique_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Refuse the job while another that has not ended holds this key."),
+    ] = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Add one job, or one for each line of a file: all of them, or none.
+
+    Example: `parkkeeper queue enqueue --namespace jobs --queue mail --kind welcome --args '{"user": 7}'`
+
+    Example: `parkkeeper queue enqueue --namespace jobs --queue mail --kind welcome --args @users.jsonl`
+    """
+    options: dict[str, Any] = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
+    source = "-" if args == "-" else args[1:] if args.startswith("@") else None
+    if source is not None and unique_key is not None:
+        raise InvalidArgument("unique_key is refused: one key cannot be held by a job for each line")
+    single = _args(args) if source is None else None
+    with ready(dsn, namespace, "queue") as (connection, space):
+        if source is None:
+            job_ids = [
+                QueueStorage(connection, space).enqueue(queue, kind, single, unique_key=unique_key, **options)
+            ]
+        else:
+            job_ids = _enqueue_lines(connection, space, source, queue, kind, options)
+    emit({"enqueued": len(job_ids), "job_ids": job_ids}, as_json=json)
+
+
+def _args(text: str) -> dict[str, Any]:
+    try:
+        return json_object(text)
+    except ValueError as error:
+        raise InvalidArgument(f"args is refused: {error}") from None
+
+
+def _enqueue_lines(
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    source: str,
+    queue: str,
+    kind: str,
+    options: dict[str, Any],
+) -> list[int]:
+    """Enqueue a job for each line, in one transaction: a half of them could not be told from the whole."""
+    storage, job_ids = QueueStorage(connection, namespace), list[int]()
+    with opened(source) as stream, connection.transaction():
+        for lines in batches(stream, "jobs"):
+            if lines[-1].problem:
+                raise InvalidArgument(f"line {lines[-1].number} is {lines[-1].problem}: nothing was enqueued")
+            job_ids += storage.enqueue_many(queue, kind, [line.value for line in lines], **options)
+    return job_ids
+
+
+@app.command()
+def counts(namespace: NamespaceName, queue: Queue, dsn: Dsn = None, json: Json = False) -> None:
+    """Count the jobs of a queue, exactly.
+
+    `terminal` counts every job that has ended, ever; `failed` those that can be put back; `pruned_failed` those that
+    were dropped past their retention and can not.
+
+    Example: `parkkeeper queue counts --namespace jobs --queue mail --json`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        found = QueueStorage(connection, space).queue_counts(queue)
+    emit(found, as_json=json)
+
+
+@app.command()
+def rotate(
+    namespace: NamespaceName,
+    lock_timeout: LockTimeout = timedelta(milliseconds=50),
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Seal the current slot of the ring and open an empty one.
+
+    The outcome is a word, and exit code 0 whichever it is: `rotated`; `skipped_idle` (the ring is empty);
+    `skipped_busy` (no slot is empty: prune first); `blocked` (a lock was not had: try again).
+
+    Example: `parkkeeper queue rotate --namespace jobs`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        outcome = QueueStorage(connection, space).rotate(lock_timeout=lock_timeout)
+    emit(outcome, as_json=json)
+
+
+@app.command()
+def prune(
+    namespace: NamespaceName,
+    failed_retention: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="Carry failed jobs that ended less than this ago: 72h, 7d, 0 for none; whole seconds, at most 35d. "
+            "A queue's own setting wins. [default: what the namespace says]",
+        ),
+    ] = None,
+    max_pruned_failed: Annotated[
+        int | None,
+        typer.Option(metavar="ROWS", help="Refuse (exit code 1) to drop more failed jobs than this."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done; locks and writes nothing.")
+    ] = False,
+    lock_timeout: LockTimeout = timedelta(milliseconds=50),
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Reclaim the oldest slot that is no longer in use; failed jobs inside their retention are carried on.
+
+    The outcome is a word, and exit code 0 whichever it is: `pruned`; `noop` (nothing to reclaim); `blocked` (a lock
+    was not had: try again); `skipped_active` (jobs of the sealed slots still wait or run, see reason and count).
+    One call reclaims one slot.
+
+    Example: `parkkeeper queue prune --namespace jobs --failed-retention 72h --dry-run`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        outcome = QueueStorage(connection, space).prune_oldest(
+            failed_retention, dry_run=dry_run, max_pruned_failed=max_pruned_failed, lock_timeout=lock_timeout
+        )
+    emit(outcome, as_json=json, notes=_pruned(outcome, dry_run))
+
+
+def _pruned(outcome: PruneOutcome, dry_run: bool) -> list[str]:
+    """Say what became of the slot's failed jobs."""
+    if outcome.outcome != "pruned":
+        return []
+    tense = "would be" if dry_run else "were"
+    return [
+        f"{outcome.carried_failed_rows} failed jobs {tense} carried and stay retryable; "
+        f"{outcome.pruned_failed} {tense} dropped past their retention."
+    ]
+
+
+@app.command("retry-failed")
+def retry_failed(
+    namespace: NamespaceName,
+    queue: OptionalQueue = None,
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Only this kind, in whatever queue.")
+    ] = None,
+    finalized_from: Moment = None,
+    finalized_before: Moment = None,
+    limit: Annotated[int | None, typer.Option(metavar="JOBS", help="At most so many. [default: all]")] = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Put failed jobs back, as new: attempts and clocks are reset. Give either --queue or --kind.
+
+    `raced` counts those that were gone when their turn came; `conflicts` lists those whose unique key another job
+    holds now: they stay failed.
+
+    Example: `parkkeeper queue retry-failed --namespace jobs --queue mail --finalized-from 2026-01-31T00:00:00Z`
+    """
+    if (queue is None) == (kind is None):
+        raise InvalidArgument("give either --queue or --kind")
+    window: dict[str, Any] = {
+        "finalized_from": finalized_from,
+        "finalized_before": finalized_before,
+        "limit": limit,
+    }
+    with ready(dsn, namespace, "queue") as (connection, space):
+        storage = QueueStorage(connection, space)
+        if queue is not None:
+            outcome = storage.retry_failed_by_queue(queue, **window)
+        else:
+            outcome = storage.retry_failed_by_kind(str(kind), **window)
+    emit(outcome, as_json=json, notes=_retried(outcome))
+
+
+def _retried(outcome: RetryFailedOutcome) -> list[str]:
+    """Say what a mere list of ids would hide."""
+    notes = []
+    if outcome.matched != len(outcome.retried):
+        notes.append(
+            f"{outcome.matched} matched, {len(outcome.retried)} retried, {len(outcome.conflicts)} held back by another "
+            f"job's unique key, {outcome.raced} raced."
+        )
+    if outcome.pruned_failed_count:
+        notes.append(
+            f"{outcome.pruned_failed_count} failed jobs of this queue were pruned past their retention "
+            "and are no longer retryable."
+        )
+    return notes
+
+
+@app.command()
+def jobs(
+    namespace: NamespaceName,
+    state: Annotated[str, typer.Option(metavar="STATE", help=f"{', '.join(STATES)}.")] = "failed",
+    queue: OptionalQueue = None,
+    limit: Annotated[int, typer.Option(metavar="JOBS", help="At most so many.")] = 100,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """List jobs of one state: ended ones newest first, deferred ones by when they are due.
+
+    Neither arguments nor error texts are shown: they are the application's data.
+
+    Example: `parkkeeper queue jobs --namespace jobs --state failed --queue mail`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        found = list_jobs(connection, space, state, queue=queue, limit=limit)
+    emit(found, as_json=json, empty=f"no {state} jobs")
