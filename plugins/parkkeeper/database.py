@@ -213,9 +213,10 @@ def transaction(connection: psycopg.Connection[Any], action: str) -> Iterator[No
 def retried(connection: psycopg.Connection[Any], work: Callable[[], T], *, attempts: int = 8) -> T:
     """Run `work`, one whole transaction, again when a deadlock, lock timeout or serialization undid it.
 
-    Inside the caller's transaction it runs once: only the caller can repeat that.
+    Inside the caller's transaction it runs once: only the caller can repeat that. So it does on a connection
+    that is not in autocommit mode, where `work` itself opens that transaction.
     """
-    if in_transaction(connection):
+    if in_transaction(connection) or not connection.autocommit:
         return work()
     for attempt in Retrying(
         retry=retry_if_exception_type(TRANSIENT),
@@ -248,3 +249,14 @@ def known_namespace(namespace: Namespace, family: str) -> Iterator[None]:
             f"namespace {namespace} lacks tables of the {family} family ({error.sqlstate}): "
             f"run `parkkeeper migrate --family {family} --namespace {namespace}`"
         ) from None
+
+
+def without_values(error: psycopg.Error, action: str) -> psycopg.Error:
+    """Return an error of the same class that says what failed and shows no value."""
+    said = [error.sqlstate or type(error).__name__]
+    if error.diag.constraint_name:
+        said.append(f"constraint {error.diag.constraint_name}")
+    if isinstance(error, psycopg.OperationalError):
+        # Timeouts, deadlocks, lost connections: their first line is about the session, not about rows.
+        said.append(error.diag.message_primary or str(error).strip())
+    return type(error)(f"{action} failed in the database: {', '.join(said)}")

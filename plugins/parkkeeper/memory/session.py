@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from parkkeeper.database import Statements, known_namespace
+from parkkeeper.database import Statements, known_namespace, without_values
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 
@@ -51,14 +51,3 @@ class Session:
             raise InvalidArgument(
                 f"{name}: client_encoding {self.connection.info.encoding} cannot carry the text: use UTF8"
             ) from None
-
-
-def without_values(error: psycopg.Error, action: str) -> psycopg.Error:
-    """Return an error of the same class that says what failed and shows no value."""
-    said = [error.sqlstate or type(error).__name__]
-    if error.diag.constraint_name:
-        said.append(f"constraint {error.diag.constraint_name}")
-    if isinstance(error, psycopg.OperationalError):
-        # Timeouts, deadlocks, lost connections: their first line is about the session, not about rows.
-        said.append(error.diag.message_primary or str(error).strip())
-    return type(error)(f"{action} failed in the database: {', '.join(said)}")

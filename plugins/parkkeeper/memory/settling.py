@@ -10,9 +10,9 @@ from datetime import timedelta
 import psycopg
 
 from parkkeeper.database import retried, statements, transaction
+from parkkeeper.error_text import kept_error
 from parkkeeper.memory import watermark
 from parkkeeper.memory.claims import Claim
-from parkkeeper.memory.error_text import kept_error
 from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory
 from parkkeeper.memory.search import spaced
 from parkkeeper.memory.session import Session
