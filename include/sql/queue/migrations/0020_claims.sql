@@ -27,6 +27,7 @@ CREATE TABLE {schema}.lease_claim_batches (
     lease_until      timestamptz NOT NULL,
     cursor_xid       xid8        NOT NULL,
     cursor_seq       bigint      NOT NULL,
+    highest_seq      bigint      NOT NULL,
     claim_slot       integer     NOT NULL,
     ready_slot       integer     NOT NULL,
     lane_id          integer     NOT NULL,
@@ -49,6 +50,8 @@ COMMENT ON COLUMN {schema}.lease_claim_batches.cursor_xid IS
 COMMENT ON COLUMN {schema}.lease_claim_batches.late_xids IS
     'Transactions below the cursor that were still open when it passed them, each with the last sequence taken from it '
     'in late_seqs. Their rows are claimed when they commit.';
+COMMENT ON COLUMN {schema}.lease_claim_batches.highest_seq IS
+    'The highest lane_seq that was taken of the lane in this slot, up to and with this batch.';
 COMMENT ON COLUMN {schema}.lease_claim_batches.enqueue_xids IS
     'One element when the whole batch has the same value; so are attempts, max_attempts and kinds.';
 COMMENT ON COLUMN {schema}.lease_claim_batches.has_unique_keys IS

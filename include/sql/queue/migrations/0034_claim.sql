@@ -1,0 +1,389 @@
+-- Claim: take a batch of waiting jobs with one append.
+--
+-- A claim updates no row and deletes none. Per lane and slot it remembers how far it has come: the cursor, which is the
+-- key (enqueue_xid, lane_seq) of the last job taken, and a late list, the transactions that were open when the cursor
+-- passed them. Whatever a transaction that is late commits is found through the list; whatever begins later lies beyond
+-- the cursor. So no job is missed however long its transaction stays open, no producer waits for another, and what a
+-- claim costs depends on what it takes and on how many transactions are open, not on what was claimed before.
+--
+-- Three rules make this true:
+--   * claims of one lane follow one another: each holds the lane's advisory lock to the end of its transaction;
+--   * the rows and the snapshot that tells which transactions are open come from one statement;
+--   * the transaction of the claim counts as open too: it may enqueue more before it commits.
+
+-- The functions below that have no SET are called only by those that have, and share their settings. These pin the
+-- plans: a child that was just made or truncated has no statistics, and a guess must not decide.
+
+CREATE TYPE {schema}.claimed_job AS (
+    job_id       bigint,
+    kind         text,
+    args         jsonb,
+    priority     smallint,
+    attempt      smallint,
+    max_attempts smallint,
+    run_lease    bigint,
+    lease_until  timestamptz,
+    claim_slot   integer,
+    ordinal      integer
+);
+COMMENT ON TYPE {schema}.claimed_job IS
+    'A job as a worker gets it. claim_slot, run_lease and ordinal (from 1) say where its claim is recorded.';
+
+CREATE FUNCTION {schema}.require_read_committed() RETURNS void
+LANGUAGE plpgsql AS $function$
+BEGIN
+    -- After waiting for a lock one has to see what its former holder committed; a snapshot kept since before cannot.
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'claims need READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+              USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+END
+$function$;
+COMMENT ON FUNCTION {schema}.require_read_committed() IS 'Refuse a transaction that keeps one snapshot.';
+
+CREATE FUNCTION {schema}.lock_lane(p_lane_id integer) RETURNS void
+LANGUAGE plpgsql AS $function$
+BEGIN
+    -- Advisory locks are the database's, so the key is of the namespace as well.
+    PERFORM pg_advisory_xact_lock(hashtextextended('parkkeeper.lane {schema}', p_lane_id));
+END
+$function$;
+COMMENT ON FUNCTION {schema}.lock_lane(integer) IS 'Wait for the lane''s other claims; held to the end of the transaction.';
+
+CREATE FUNCTION {schema}.has_pages(p_child text, p_slot integer) RETURNS boolean
+LANGUAGE plpgsql AS $function$
+BEGIN
+    -- Exact (a row that is not yet committed has a page too) and cheaper than looking for a row.
+    RETURN pg_relation_size(format('{schema}.%s_%s', p_child, p_slot)::regclass) > 0;
+END
+$function$;
+COMMENT ON FUNCTION {schema}.has_pages(text, integer) IS 'Whether anything was written to the child since its last TRUNCATE.';
+
+CREATE FUNCTION {schema}.lane_cursor(
+    p_slot integer, p_lane_id integer,
+    OUT cursor_xid xid8, OUT cursor_seq bigint, OUT highest_seq bigint, OUT late_xids xid8[], OUT late_seqs bigint[])
+LANGUAGE plpgsql AS $function$
+DECLARE
+    v_claim_slot integer;
+    v_found      integer;
+BEGIN
+    -- The cursor in force rides on the newest batch. Claim slots are asked from the current one back, each by name, so
+    -- that no lock on another child is waited for.
+    FOR v_claim_slot IN
+        SELECT slot FROM {schema}.claim_ring_slots WHERE generation IS NOT NULL ORDER BY generation DESC
+    LOOP
+        EXECUTE format(
+            'SELECT cursor_xid, cursor_seq, highest_seq, late_xids, late_seqs
+               FROM {schema}.lease_claim_batches_%1$s
+              WHERE ready_slot = $1 AND lane_id = $2
+              ORDER BY run_lease DESC
+              LIMIT 1', v_claim_slot)
+           INTO cursor_xid, cursor_seq, highest_seq, late_xids, late_seqs
+          USING p_slot, p_lane_id;
+        GET DIAGNOSTICS v_found = ROW_COUNT;
+        EXIT WHEN v_found = 1;
+    END LOOP;
+    -- Never claimed from: before the first row there can be.
+    cursor_xid := coalesce(cursor_xid, '0');
+    cursor_seq := coalesce(cursor_seq, 0);
+    highest_seq := coalesce(highest_seq, 0);
+    late_xids := coalesce(late_xids, '{}');
+    late_seqs := coalesce(late_seqs, '{}');
+END
+$function$;
+COMMENT ON FUNCTION {schema}.lane_cursor(integer, integer) IS 'How far a lane has been claimed in a slot.';
+
+CREATE TYPE {schema}.ready_rows AS (
+    snapshot        pg_snapshot,
+    row_count       integer,
+    late_xids       xid8[],
+    late_seqs       bigint[],
+    last_xid        xid8,
+    last_seq        bigint,
+    highest_seq     bigint,
+    job_ids         bigint[],
+    enqueue_xids    xid8[],
+    lane_seqs       bigint[],
+    attempts        smallint[],
+    max_attempts    smallint[],
+    kinds           text[],
+    args            jsonb[],
+    has_unique_keys boolean
+);
+COMMENT ON TYPE {schema}.ready_rows IS
+    'What was read of a lane in one slot. row_count, the late rows'' keys and the last key beyond the cursor are of all '
+    'rows; the arrays of jobs leave out those with a tombstone.';
+
+-- Each slot has a reader of its own, so that its statement names one child and its plan is kept from call to call.
+CREATE FUNCTION {schema}.make_ready_reader(p_slot integer) RETURNS void
+LANGUAGE plpgsql AS $maker$
+BEGIN
+    EXECUTE format($template$
+CREATE FUNCTION {schema}.read_ready_%1$s(
+    p_lane_id integer, p_cursor_xid xid8, p_cursor_seq bigint, p_late_xids xid8[], p_late_seqs bigint[],
+    p_own_xid xid8, p_limit integer, p_has_tombstones boolean)
+RETURNS {schema}.ready_rows
+LANGUAGE plpgsql AS $function$
+DECLARE
+    v_rows {schema}.ready_rows;
+BEGIN
+    SELECT pg_current_snapshot(), count(*),
+           array_agg(found.enqueue_xid) FILTER (WHERE found.late),
+           array_agg(found.lane_seq) FILTER (WHERE found.late),
+           (array_agg(found.enqueue_xid) FILTER (WHERE NOT found.late))[count(*) FILTER (WHERE NOT found.late)],
+           (array_agg(found.lane_seq) FILTER (WHERE NOT found.late))[count(*) FILTER (WHERE NOT found.late)],
+           max(found.lane_seq),
+           array_agg(found.job_id) FILTER (WHERE tombstone.found IS NULL),
+           array_agg(found.enqueue_xid) FILTER (WHERE tombstone.found IS NULL),
+           array_agg(found.lane_seq) FILTER (WHERE tombstone.found IS NULL),
+           array_agg(found.attempt + 1::smallint) FILTER (WHERE tombstone.found IS NULL),
+           array_agg(found.max_attempts) FILTER (WHERE tombstone.found IS NULL),
+           array_agg(found.kind) FILTER (WHERE tombstone.found IS NULL),
+           array_agg(found.args) FILTER (WHERE tombstone.found IS NULL),
+           coalesce(bool_or(found.unique_key IS NOT NULL) FILTER (WHERE tombstone.found IS NULL), false)
+      INTO v_rows
+      FROM (-- First the late transactions that have ended, each from where it was left.
+            (SELECT true AS late, ready.*
+               FROM unnest(p_late_xids, p_late_seqs) AS late (xid, seq)
+              CROSS JOIN LATERAL (
+                    SELECT * FROM {schema}.ready_entries_%1$s AS entry
+                     WHERE entry.ready_slot = %1$s AND entry.lane_id = p_lane_id
+                       AND entry.enqueue_xid = late.xid AND entry.lane_seq > late.seq
+                     ORDER BY entry.lane_seq
+                     LIMIT p_limit) AS ready
+              WHERE pg_visible_in_snapshot(late.xid, pg_current_snapshot()) AND late.xid IS DISTINCT FROM p_own_xid
+              ORDER BY late.xid, ready.lane_seq
+              LIMIT p_limit)
+            UNION ALL
+            -- Then what lies beyond the cursor, in the gaps between open transactions: the million rows of a bulk load
+            -- that is not yet committed are stepped over, not walked.
+            (SELECT false, ready.*
+               FROM (SELECT bound.xid AS after_xid, bound.seq AS after_seq,
+                            lead(bound.xid, 1, pg_snapshot_xmax(pg_current_snapshot())) OVER (ORDER BY bound.xid) AS before_xid
+                       FROM (SELECT p_cursor_xid AS xid, p_cursor_seq AS seq
+                             UNION ALL
+                             SELECT xid, 9223372036854775807
+                               FROM pg_snapshot_xip(pg_current_snapshot()) AS xid WHERE xid > p_cursor_xid
+                             UNION ALL
+                             SELECT p_own_xid, 9223372036854775807
+                              WHERE p_own_xid > p_cursor_xid AND p_own_xid < pg_snapshot_xmax(pg_current_snapshot())) AS bound
+                    ) AS gap
+              CROSS JOIN LATERAL (
+                    SELECT * FROM {schema}.ready_entries_%1$s AS entry
+                     WHERE entry.ready_slot = %1$s AND entry.lane_id = p_lane_id
+                       AND (entry.enqueue_xid, entry.lane_seq) > (gap.after_xid, gap.after_seq)
+                       AND entry.enqueue_xid < gap.before_xid
+                     ORDER BY entry.enqueue_xid, entry.lane_seq
+                     LIMIT p_limit) AS ready
+              ORDER BY gap.after_xid, ready.enqueue_xid, ready.lane_seq
+              LIMIT p_limit)
+            LIMIT p_limit) AS found
+      LEFT JOIN LATERAL (
+            SELECT true AS found
+              FROM {schema}.ready_tombstones_%1$s AS stone
+             WHERE p_has_tombstones AND stone.ready_slot = %1$s AND stone.lane_id = p_lane_id
+               AND stone.enqueue_xid = found.enqueue_xid AND stone.lane_seq = found.lane_seq
+             LIMIT 1) AS tombstone ON true;
+    RETURN v_rows;
+END
+$function$
+    $template$, p_slot);
+END
+$maker$;
+COMMENT ON FUNCTION {schema}.make_ready_reader(integer) IS
+    'Make the function that reads a lane in one slot of the queue ring; for a slot that make_queue_slot has made.';
+
+SELECT {schema}.make_ready_reader(slot) FROM {schema}.queue_ring_slots ORDER BY slot;
+
+CREATE FUNCTION {schema}.one_if_same(p_values anyarray) RETURNS anyarray
+LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN p_values = array_fill(p_values[1], ARRAY[cardinality(p_values)]) THEN p_values[1:1] ELSE p_values END;
+COMMENT ON FUNCTION {schema}.one_if_same(anyarray) IS 'The array with one element when all are the same, else as it is.';
+
+CREATE FUNCTION {schema}.still_late(
+    p_late_xids xid8[], p_late_seqs bigint[], p_cursor_xid xid8, p_own_xid xid8, p_limit integer, p_rows {schema}.ready_rows,
+    OUT late_xids xid8[], OUT late_seqs bigint[])
+LANGUAGE plpgsql AS $function$
+BEGIN
+    SELECT coalesce(array_agg(late.xid ORDER BY late.xid), '{}'), coalesce(array_agg(late.seq ORDER BY late.xid), '{}')
+      INTO late_xids, late_seqs
+      FROM (-- What was late stays so while its transaction is open, or when the limit may have cut off some of its rows.
+            SELECT before.xid, greatest(before.seq, taken.seq) AS seq
+              FROM unnest(p_late_xids, p_late_seqs) AS before (xid, seq)
+             CROSS JOIN LATERAL (
+                   SELECT max(read.seq) AS seq
+                     FROM unnest(p_rows.late_xids, p_rows.late_seqs) AS read (xid, seq)
+                    WHERE read.xid = before.xid) AS taken
+             WHERE before.xid = p_own_xid
+                OR NOT pg_visible_in_snapshot(before.xid, p_rows.snapshot)
+                OR cardinality(p_rows.late_xids) >= p_limit
+            UNION ALL
+            -- What the cursor passes now while it is open. Nothing of it was taken.
+            SELECT open.xid, 0
+              FROM (SELECT pg_snapshot_xip(p_rows.snapshot) UNION ALL SELECT p_own_xid) AS open (xid)
+             WHERE open.xid > p_cursor_xid AND open.xid < p_rows.last_xid) AS late;
+END
+$function$;
+COMMENT ON FUNCTION {schema}.still_late(xid8[], bigint[], xid8, xid8, integer, {schema}.ready_rows) IS
+    'The late list that belongs to the cursor after these rows.';
+
+CREATE FUNCTION {schema}.claim_from(
+    p_lane_id integer, p_priority smallint, p_slot integer, p_generation bigint, p_claim_slot integer, p_limit integer,
+    p_lease interval)
+RETURNS SETOF {schema}.claimed_job
+LANGUAGE plpgsql AS $function$
+DECLARE
+    v_cursor      record;
+    v_rows        {schema}.ready_rows;
+    v_late        record;
+    v_own_xid     xid8;
+    v_job_count   integer;
+    v_run_lease   bigint;
+    v_claimed_at  timestamptz;
+    v_lease_until timestamptz;
+BEGIN
+    SELECT * INTO v_cursor FROM {schema}.lane_cursor(p_slot, p_lane_id);
+    IF v_cursor.cursor_xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN
+        -- Only transactions that ended were taken from, so here this cannot be: the cursor is another cluster's.
+        PERFORM {schema}.rebase_lane(p_lane_id, p_slot, p_generation);
+        SELECT * INTO v_cursor FROM {schema}.lane_cursor(p_slot, p_lane_id);
+    END IF;
+
+    -- Once, as a rule. Again when all that was read had a tombstone: the cursor then moves past them with an empty batch.
+    LOOP
+        v_own_xid := pg_current_xact_id_if_assigned();
+        EXECUTE format('SELECT * FROM {schema}.read_ready_%s($1, $2, $3, $4, $5, $6, $7, $8)', p_slot)
+           INTO v_rows
+          USING p_lane_id, v_cursor.cursor_xid, v_cursor.cursor_seq, v_cursor.late_xids, v_cursor.late_seqs,
+                v_own_xid, p_limit, {schema}.has_pages('ready_tombstones', p_slot);
+        IF v_rows.row_count = 0 THEN
+            RETURN;
+        END IF;
+
+        SELECT * INTO v_late FROM {schema}.still_late(
+            v_cursor.late_xids, v_cursor.late_seqs, v_cursor.cursor_xid, v_own_xid, p_limit, v_rows);
+        IF v_rows.last_xid IS NOT NULL THEN
+            v_cursor.cursor_xid := v_rows.last_xid;
+            v_cursor.cursor_seq := v_rows.last_seq;
+        END IF;
+        v_cursor.highest_seq := greatest(v_cursor.highest_seq, v_rows.highest_seq);
+        v_cursor.late_xids := v_late.late_xids;
+        v_cursor.late_seqs := v_late.late_seqs;
+
+        -- The lease's number is drawn after the rows were read, under the lane's lock: the newest batch of a lane and
+        -- slot has the highest, and a slot that is proven settled has no batch above the number that was last drawn.
+        v_run_lease := nextval('{schema}.run_lease_seq');
+        v_claimed_at := clock_timestamp();
+        v_lease_until := v_claimed_at + p_lease;
+        v_job_count := coalesce(cardinality(v_rows.job_ids), 0);
+        INSERT INTO {schema}.lease_claim_batches
+               (claim_slot, run_lease, ready_slot, ready_generation, lane_id, claimed_at, lease_until, job_count,
+                cursor_xid, cursor_seq, highest_seq, late_xids, late_seqs, has_unique_keys,
+                job_ids, lane_seqs, enqueue_xids, attempts, max_attempts, kinds)
+        VALUES (p_claim_slot, v_run_lease, p_slot, p_generation, p_lane_id, v_claimed_at, v_lease_until, v_job_count,
+                v_cursor.cursor_xid, v_cursor.cursor_seq, v_cursor.highest_seq, v_cursor.late_xids, v_cursor.late_seqs,
+                v_rows.has_unique_keys,
+                coalesce(v_rows.job_ids, '{}'), coalesce(v_rows.lane_seqs, '{}'),
+                coalesce({schema}.one_if_same(v_rows.enqueue_xids), '{}'), coalesce({schema}.one_if_same(v_rows.attempts), '{}'),
+                coalesce({schema}.one_if_same(v_rows.max_attempts), '{}'), coalesce({schema}.one_if_same(v_rows.kinds), '{}'));
+        EXIT WHEN v_job_count > 0;
+    END LOOP;
+
+    PERFORM {schema}.add_count_delta(p_slot, p_generation, p_lane_id, v_rows.job_ids[1], 'available', -v_job_count);
+    PERFORM {schema}.add_count_delta(p_slot, p_generation, p_lane_id, v_rows.job_ids[1], 'running', v_job_count);
+    IF v_rows.has_unique_keys THEN
+        PERFORM {schema}.release_unique_keys(v_rows.job_ids, p_lane_id, v_rows.lane_seqs, 'running');
+    END IF;
+    RETURN QUERY
+        SELECT job.id, job.kind, job.args, p_priority, job.attempt, job.max_attempts, v_run_lease, v_lease_until, p_claim_slot,
+               job.ordinal::integer
+          FROM unnest(v_rows.job_ids, v_rows.kinds, v_rows.args, v_rows.attempts, v_rows.max_attempts) WITH ORDINALITY
+               AS job (id, kind, args, attempt, max_attempts, ordinal);
+END
+$function$;
+COMMENT ON FUNCTION {schema}.claim_from(integer, smallint, integer, bigint, integer, integer, interval) IS
+    'Claim jobs of one lane from one slot. The lane is locked by the caller.';
+
+CREATE FUNCTION {schema}.promote_due_jobs(p_lane_id integer, p_slot integer, p_generation bigint, p_limit integer) RETURNS void
+LANGUAGE plpgsql AS $function$
+DECLARE
+    v_now timestamptz := clock_timestamp();  -- a variable, since the index is no use to a volatile function
+    v_due bigint[];
+    v_xid xid8;
+BEGIN
+    SELECT array_agg(due.job_id) INTO v_due
+      FROM (SELECT job_id FROM {schema}.deferred_jobs
+             WHERE lane_id = p_lane_id AND run_at <= v_now
+             ORDER BY lane_id, run_at, job_id
+             LIMIT p_limit
+               FOR UPDATE SKIP LOCKED) AS due;
+    IF v_due IS NULL THEN
+        RETURN;
+    END IF;
+
+    -- With the key of this transaction the jobs would wait for it to end, since a claim takes nothing of an open one.
+    -- They stand just behind the cursor instead: nobody else can move it while the lane is locked, and their sequence is
+    -- above any that was taken.
+    SELECT cursor_xid INTO v_xid FROM {schema}.lane_cursor(p_slot, p_lane_id);
+    WITH due AS (
+        DELETE FROM {schema}.deferred_jobs WHERE job_id = ANY (v_due) RETURNING *)
+    INSERT INTO {schema}.ready_entries
+           (enqueue_xid, job_id, ready_generation, run_at, created_at, ready_slot, lane_id, attempt, max_attempts, kind, args,
+            unique_key, unique_states)
+    SELECT v_xid, job_id, p_generation, run_at, created_at, p_slot, lane_id, attempt, max_attempts, kind, args,
+           unique_key, unique_states
+      FROM due
+     ORDER BY run_at, job_id;
+    PERFORM {schema}.add_count_delta(p_slot, p_generation, p_lane_id, v_due[1], 'available', cardinality(v_due));
+END
+$function$;
+COMMENT ON FUNCTION {schema}.promote_due_jobs(integer, integer, bigint, integer) IS
+    'Bring jobs of a lane whose time has come into the current slot, at most so many. The lane is locked by the caller.';
+
+CREATE FUNCTION {schema}.claim_jobs(p_queue text, p_limit integer, p_lease_seconds double precision)
+RETURNS SETOF {schema}.claimed_job
+LANGUAGE plpgsql
+SET search_path = pg_catalog
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET max_parallel_workers_per_gather = 0 SET jit = off SET plan_cache_mode = force_generic_plan AS $function$
+DECLARE
+    v_ring       {schema}.queue_ring_state;
+    v_restored   boolean;
+    v_claim_slot integer;
+    v_lane       record;
+    v_slot       record;
+    v_left       integer := p_limit;
+    v_claimed    integer;
+BEGIN
+    PERFORM {schema}.require_read_committed();
+    IF {schema}.queue_was_restored() THEN
+        PERFORM {schema}.rebase_claims();
+    END IF;
+    SELECT * INTO STRICT v_ring FROM {schema}.queue_ring_state;
+    SELECT current_slot INTO STRICT v_claim_slot FROM {schema}.claim_ring_state;
+
+    FOR v_lane IN
+        SELECT lane_id, priority FROM {schema}.queue_lanes WHERE queue = p_queue ORDER BY priority, lane_id
+    LOOP
+        PERFORM {schema}.lock_lane(v_lane.lane_id);
+        PERFORM {schema}.promote_due_jobs(v_lane.lane_id, v_ring.current_slot, v_ring.generation, v_left);
+        -- What was enqueued first stands in the slot that was opened first.
+        FOR v_slot IN
+            SELECT slot, generation FROM {schema}.queue_ring_slots
+             WHERE generation IS NOT NULL AND {schema}.has_pages('ready_entries', slot)
+             ORDER BY generation
+        LOOP
+            RETURN QUERY SELECT * FROM {schema}.claim_from(
+                v_lane.lane_id, v_lane.priority, v_slot.slot, v_slot.generation, v_claim_slot, v_left,
+                make_interval(secs => p_lease_seconds));
+            GET DIAGNOSTICS v_claimed = ROW_COUNT;
+            v_left := v_left - v_claimed;
+            IF v_left = 0 THEN
+                RETURN;
+            END IF;
+        END LOOP;
+    END LOOP;
+END
+$function$;
+COMMENT ON FUNCTION {schema}.claim_jobs(text, integer, double precision) IS
+    'Take up to so many jobs of a queue: by priority (the lower number first), then by age.';
