@@ -1,0 +1,123 @@
+"""The DAG files: read without a database, complete, and strict about their parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
+
+from parkkeeper import dags
+from parkkeeper.operators import ParkkeeperOperator
+
+DAGS = (
+    "parkkeeper_memory_formation",
+    "parkkeeper_migrate",
+    "parkkeeper_park_sweep",
+    "parkkeeper_queue_maintenance",
+)
+SCHEDULES = {
+    "parkkeeper_memory_formation": "*/5 * * * *",
+    "parkkeeper_migrate": None,
+    "parkkeeper_park_sweep": "0 * * * *",
+    "parkkeeper_queue_maintenance": "*/5 * * * *",
+}
+
+
+def make(dag_id: str, **arguments: Any) -> DAG:
+    dag: DAG = getattr(dags, dag_id)(**arguments)
+    return dag
+
+
+def test_the_files_are_read_without_a_database_a_network_or_a_warning_of_ours(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql+psycopg://nobody@127.0.0.1:1/none",
+    }
+    program = Path(__file__).with_name("read_dags.py")
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "dags": list(DAGS),
+        "errors": {},
+        "warnings": [],
+        "attempts": [],
+        "hook": False,
+        "web": False,
+    }
+
+
+@pytest.mark.parametrize("dag_id", DAGS)
+def test_a_dag_has_what_keeps_it_from_hanging_or_piling_up(dag_id: str) -> None:
+    dag = make(dag_id)
+    assert dag.dag_id == dag_id
+    assert dag.schedule == SCHEDULES[dag_id]
+    assert dag.catchup is False
+    assert dag.max_active_runs == 1
+    assert "parkkeeper" in dag.tags
+    assert dag.doc_md
+    (deadline,) = dag.deadline if isinstance(dag.deadline, list) else [dag.deadline]
+    assert deadline.reference.reference_name == "DagRunQueuedAtDeadline"
+    assert deadline.callback.path == "parkkeeper.deadlines.missed"
+    for task in dag.tasks:
+        assert isinstance(task, ParkkeeperOperator)
+        assert task.retries == 2
+        assert task.retry_delay >= timedelta(seconds=30)
+        assert timedelta(0) < task.execution_timeout <= deadline.interval
+
+
+@pytest.mark.parametrize("dag_id", DAGS)
+def test_a_dag_survives_the_way_to_the_scheduler(dag_id: str) -> None:
+    dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(make(dag_id)))
+    assert set(dag.task_dict) == {task.task_id for task in make(dag_id).tasks}
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "param", "value"),
+    [
+        *[
+            (dag_id, "namespace", name)
+            for dag_id in DAGS
+            for name in ("public", "pg_x", "A", "a-b", "", "a" * 49, 1)
+        ],
+        *[("parkkeeper_migrate", "queue_slots", slots) for slots in (3, 257, "16", 4.5, None)],
+        *[("parkkeeper_queue_maintenance", "failed_retention_seconds", value) for value in (-1, 1.5, "1h")],
+        *[("parkkeeper_queue_maintenance", "max_pruned_failed", value) for value in (-1, "1")],
+        *[("parkkeeper_queue_maintenance", "lock_timeout_seconds", value) for value in (0, 5.1, None)],
+        *[("parkkeeper_queue_maintenance", "dry_run", value) for value in ("yes", None, 1)],
+        *[("parkkeeper_memory_formation", "limit", value) for value in (0, -1, "1", None)],
+        *[("parkkeeper_memory_formation", "max_attempts", value) for value in (0, None)],
+        *[("parkkeeper_memory_formation", "turn_budget_seconds", value) for value in (0, 601)],
+        *[("parkkeeper_memory_formation", "scope", value) for value in ("", 1)],
+    ],
+)
+def test_a_bad_parameter_is_refused_by_its_schema(dag_id: str, param: str, value: Any) -> None:
+    params = make(dag_id).params
+    with pytest.raises(ParamValidationError):
+        params[param] = value
+
+
+@pytest.mark.parametrize("dag_id", DAGS)
+def test_a_site_sets_the_namespace_and_the_connection_in_its_configuration(
+    dag_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert make(dag_id).params["namespace"] == "parkkeeper"
+    assert {task.conn_id for task in make(dag_id).tasks} == {"parkkeeper_default"}
+
+    monkeypatch.setenv("AIRFLOW__PARKKEEPER__NAMESPACE", "orders")
+    monkeypatch.setenv("AIRFLOW__PARKKEEPER__CONN_ID", "warehouse")
+    assert make(dag_id).params["namespace"] == "orders"
+    assert {task.conn_id for task in make(dag_id).tasks} == {"warehouse"}
+
+    given = make(dag_id, namespace="letters", conn_id="mail")
+    assert given.params["namespace"] == "letters"
+    assert {task.conn_id for task in given.tasks} == {"mail"}

@@ -1,0 +1,158 @@
+"""Each DAG once, by Airflow's own `dag.test()`: what a run does, and what fails it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from airflow_env import dag_bag, metadata, xcoms
+from parkkeeper import migrations
+from parkkeeper.memory import MemoryStore
+from parkkeeper.queue import QueueStorage
+
+pytestmark = pytest.mark.usefixtures("airflow_connection")
+
+
+def run(dag_id: str, **conf: Any) -> tuple[str, dict[str, str], dict[str, dict[str, Any]]]:
+    """Run a DAG; return the state of the run, of each task, and the XComs of each task."""
+    metadata()
+    dag = dag_bag().dags[dag_id]
+    dag.deadline = None  # dag.test() of Airflow 3.3 cannot run a DAG with a deadline (apache/airflow#73428)
+    done = dag.test(run_conf=conf)
+    states = {ti.task_id: str(ti.state) for ti in done.get_task_instances()}
+    return str(done.state), states, {task: xcoms(dag_id, done.run_id, task) for task in states}
+
+
+@pytest.fixture
+def migrated(connection: psycopg.Connection, namespace: str) -> str:
+    for family in migrations.FAMILIES:
+        migrations.migrate(connection, namespace, family, queue_slots=4)
+    return namespace
+
+
+def test_migrate_makes_both_families(connection: psycopg.Connection, namespace: str) -> None:
+    state, tasks, figures = run("parkkeeper_migrate", namespace=namespace, queue_slots=5)
+    assert (state, tasks) == ("success", {"migrate_queue": "success", "migrate_memory": "success"})
+    assert {task: figures[task]["outcome"] for task in tasks} == {
+        "migrate_queue": "migrated",
+        "migrate_memory": "migrated",
+    }
+    for family in migrations.FAMILIES:
+        migrations.require(connection, namespace, family)
+    slots = sql.SQL("SELECT slot_count FROM {}").format(sql.Identifier(namespace, "queue_ring_state"))
+    assert connection.execute(slots).fetchone() == (5,)
+
+
+def test_queue_maintenance_rotates_and_prunes(connection: psycopg.Connection, migrated: str) -> None:
+    storage = QueueStorage(connection, migrated)
+    storage.enqueue_many("letters", "print", [None] * 3)
+    claims = storage.claim("letters", 3)
+    storage.complete(claims[:1])
+    storage.fail_many([(claim, "no paper") for claim in claims[1:]], terminal=True)
+
+    state, tasks, figures = run(
+        "parkkeeper_queue_maintenance", namespace=migrated, failed_retention_seconds=0
+    )
+
+    assert (state, tasks) == ("success", {"rotate": "success", "prune": "success"})
+    assert figures["rotate"] == {
+        "outcome": "rotated",
+        "slot": 1,
+        "generation": 1,
+        "carried_failed": 0,
+        "pruned_failed": 0,
+        "pruned_completed": 0,
+        "pruned_failed_total": 0,
+    }
+    assert figures["prune"] == {
+        "outcome": "pruned",
+        "slot": 0,
+        "generation": 0,
+        "carried_failed": 0,
+        "pruned_failed": 2,
+        "pruned_completed": 1,
+        "pruned_failed_total": 2,
+    }
+
+
+def test_a_dry_run_of_queue_maintenance_changes_nothing(
+    connection: psycopg.Connection, migrated: str
+) -> None:
+    storage = QueueStorage(connection, migrated)
+    storage.enqueue("letters", "print")
+    storage.complete(storage.claim("letters"))
+    storage.rotate()
+
+    state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=migrated, dry_run=True)
+
+    assert (state, tasks) == ("success", {"rotate": "skipped", "prune": "success"})
+    assert (figures["prune"]["outcome"], figures["prune"]["pruned_completed"]) == ("pruned", 1)
+    assert storage.rotate().generation == 2
+    assert storage.prune_oldest().pruned_completed == 1
+
+
+def test_a_prune_that_fails_fails_the_run(connection: psycopg.Connection, migrated: str) -> None:
+    storage = QueueStorage(connection, migrated)
+    storage.enqueue("letters", "print")
+    storage.fail(storage.claim("letters")[0], "no paper", terminal=True)
+    state, tasks, _ = run(
+        "parkkeeper_queue_maintenance", namespace=migrated, failed_retention_seconds=0, max_pruned_failed=0
+    )
+    assert (state, tasks) == ("failed", {"rotate": "success", "prune": "failed"})
+    assert storage.queue_counts("letters").failed == 1
+
+
+def test_a_rotate_that_fails_fails_the_run_and_nothing_is_pruned(namespace: str) -> None:
+    state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=namespace)
+    assert (state, tasks) == ("failed", {"rotate": "failed", "prune": "upstream_failed"})
+    assert figures["prune"] == {}
+
+
+def test_memory_formation_forms_and_says_how_far_it_is(connection: psycopg.Connection, migrated: str) -> None:
+    store = MemoryStore(connection, migrated)
+    for number in range(3):
+        store.append("a", [{"role": "user", "content": f"hello {number}"}])
+
+    state, tasks, figures = run("parkkeeper_memory_formation", namespace=migrated, limit=2)
+
+    assert (state, tasks) == ("success", {"form": "success", "freshness": "success"})
+    assert figures["form"] == {
+        "outcome": "formed",
+        "formed": 2,
+        "failed": 0,
+        "parked": 0,
+        "deferred": 0,
+        "parked_total": 0,
+        "backlog": 1,
+    }
+    assert figures["freshness"] == {
+        "outcome": "behind",
+        "scopes": 1,
+        "scopes_behind": 1,
+        "stored": 3,
+        "formed": 2,
+        "erased": 0,
+        "parked_total": 0,
+        "backlog": 1,
+    }
+    assert store.freshness("a").formed == 1
+
+
+def test_park_sweep_reports_what_the_namespace_holds(connection: psycopg.Connection, migrated: str) -> None:
+    MemoryStore(connection, migrated).append("a", [{"role": "user", "content": "hello"}])
+    state, tasks, figures = run("parkkeeper_park_sweep", namespace=migrated)
+    assert (state, tasks) == ("success", {"sweep": "success"})
+    assert figures["sweep"] == {
+        "outcome": "noop",
+        "formed": 0,
+        "failed": 0,
+        "parked": 0,
+        "deferred": 0,
+        "parked_total": 0,
+        "backlog": 1,
+        "unparked": 0,
+        "claims_returned": 0,
+    }
