@@ -41,13 +41,24 @@ _HEADERS = {
 
 
 class Unreadable(Exception):
-    """The figures cannot be had: `status` is the HTTP status, `reason` a sentence for people, `remedy` what to do."""
+    """The figures cannot be had.
 
-    def __init__(self, status: int, reason: str, remedy: str) -> None:
+    Attributes
+    ----------
+    status
+        The HTTP status of the answer.
+    reason, remedy
+        A sentence each for people: what is wrong and what to do.
+    names
+        The namespaces to choose from, if they could be read.
+    """
+
+    def __init__(self, status: int, reason: str, remedy: str, names: list[str]) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
         self.remedy = remedy
+        self.names = names
 
 
 def create_app() -> FastAPI:
@@ -71,8 +82,13 @@ def page(namespace: str | None = None) -> HTMLResponse:
     try:
         names, found = _read(namespace)
     except Unreadable as error:
-        return HTMLResponse(_render("unreadable.html", error=error), status_code=error.status)
-    return HTMLResponse(_render("page.html", names=names, found=found))
+        return HTMLResponse(
+            _render("unreadable.html", names=error.names, chosen=namespace, error=error),
+            status_code=error.status,
+        )
+    return HTMLResponse(
+        _render("page.html", names=names, chosen=found.namespace if found else None, found=found)
+    )
 
 
 def figures_as_json(namespace: str | None = None) -> dict[str, Any]:
@@ -108,6 +124,7 @@ def _read(namespace: str | None) -> tuple[list[str], figures.Figures | None]:
         With what to tell the user; a database's own words go nowhere.
     """
     conn_id = option("conn_id")
+    names: list[str] = []
     try:
         with ParkkeeperHook(conn_id).session(
             application_name="parkkeeper:ui",
@@ -118,13 +135,17 @@ def _read(namespace: str | None) -> tuple[list[str], figures.Figures | None]:
             names = figures.namespaces(connection)
             chosen = namespace or _default(names)
             return names, figures.read(connection, chosen) if chosen else None
-    except UnknownNamespace as error:
+    except UnknownNamespace:
         raise Unreadable(
-            404, f"{error}.", "Choose another one, or make it with the DAG parkkeeper_migrate."
+            404,
+            f"There is no namespace {namespace!r} in this database.",
+            "Choose another one, or make it with the DAG parkkeeper_migrate.",
+            names,
         ) from None
     except MigrationError as error:
+        reason = f"The figures cannot be read: {error}."
         raise Unreadable(
-            409, f"{error}.", "Bring the package and the namespace to the same release."
+            409, reason, "Bring the package and the namespace to the same release.", names
         ) from None
     except (AirflowNotFoundException, DatabaseUnavailable) as error:
         log.warning("The page cannot use connection %s: %s", conn_id, error)
@@ -132,7 +153,9 @@ def _read(namespace: str | None) -> tuple[list[str], figures.Figures | None]:
     except psycopg.Error as error:
         log.warning("The page failed on connection %s: %s %s", conn_id, type(error).__name__, error.sqlstate)
         reason = f"The database of connection {conn_id} did not answer as it should ({error.sqlstate or 'no code'})."
-    raise Unreadable(503, reason, "The log of the API server says more. Nothing was changed; try again.")
+    raise Unreadable(
+        503, reason, "The log of the API server says more. Nothing was changed; try again.", names
+    )
 
 
 def _default(names: list[str]) -> str | None:

@@ -1,0 +1,314 @@
+"""The page and its JSON: for people who are logged in, true, and clear when there is nothing to show."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import conninfo, sql
+
+from parkkeeper import migrations
+from parkkeeper.demo.airflow import connection_json
+from parkkeeper.memory import MemoryStore
+from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
+from parkkeeper.queue import QueueStorage
+from parkkeeper.ui import words
+from ui.conftest import login
+
+PATHS = ("/", "/?namespace=x", "/figures", "/static/page.css", "/static/page.js")
+CONTENT = "the words of a customer"
+ERROR = "the text of an error"
+
+
+class Refuses:
+    """An extractor that will not have any turn."""
+
+    name = "refuses"
+    version = "1"
+
+    def extract(self, turn: Turn) -> list[Memory]:
+        raise ExtractionError("malformed", ERROR)
+
+
+@pytest.fixture
+def migrated(connection: psycopg.Connection, namespace: str) -> str:
+    for family in migrations.FAMILIES:
+        migrations.migrate(connection, namespace, family, queue_slots=4)
+    return namespace
+
+
+@pytest.fixture
+def populated(connection: psycopg.Connection, migrated: str) -> str:
+    """Jobs in every state over three slots, one dropped past its retention; turns formed, parked and waiting."""
+    storage = QueueStorage(connection, migrated)
+    storage.enqueue_many("letters", "print", [{"words": CONTENT}] * 5)
+    claims = storage.claim("letters", 3)
+    storage.complete(claims[:1])
+    storage.fail(claims[1], ERROR, terminal=True)
+    storage.fail(claims[2], ERROR)
+    storage.enqueue("parcels", "weigh")
+    storage.fail(storage.claim("parcels")[0], ERROR, terminal=True)
+    done = sql.Identifier(migrated, "done_entries")
+    connection.execute(
+        sql.SQL(
+            "UPDATE {} SET finalized_at = finalized_at - interval '4 days' WHERE state = 'failed' AND kind = 'weigh'"
+        ).format(done)
+    )
+    storage.complete(storage.claim("letters", 2))
+    storage.rotate()
+    assert storage.prune_oldest().pruned_failed == 1
+    storage.enqueue_many("letters", "print", [None] * 4)
+    storage.claim("letters", 2)
+    storage.rotate()
+
+    store = MemoryStore(connection, migrated)
+    for scope, turns in (("café <b>", 2), ("b", 1)):
+        for _ in range(turns):
+            store.append(scope, [{"role": "user", "content": CONTENT}])
+    store.form_batch(Refuses(), scope="café <b>", limit=1, max_attempts=1)
+    from parkkeeper.memory.extractors import load
+
+    store.form_batch(load("chunks"), scope="b")
+    return migrated
+
+
+def get_figures(browser: Any, namespace: str) -> dict[str, Any]:
+    answer = browser.get("/parkkeeper/figures", params={"namespace": namespace})
+    assert answer.status_code == 200
+    figures: dict[str, Any] = answer.json()["figures"]
+    return figures
+
+
+def notice(html: str) -> str:
+    return re.sub(r"<[^>]+>", " ", html[html.index('<section class="notice"') :])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nobody_sees_anything_without_a_login(anonymous: Any, path: str) -> None:
+    assert anonymous.get(f"/parkkeeper{path}").status_code == 401
+    assert anonymous.get(
+        f"/parkkeeper{path}", headers={"Authorization": "Bearer made.up.token"}
+    ).status_code in (401, 403)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nobody_sees_anything_without_the_right_to_airflows_ui(anonymous: Any, path: str) -> None:
+    assert login(anonymous, "stranger").get(f"/parkkeeper{path}").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path", ["/openapi.json", "/docs", "/redoc", "/static/..%2fapp.py", "/static/app.py"]
+)
+def test_nothing_else_is_served(browser: Any, path: str) -> None:
+    assert browser.get(f"/parkkeeper{path}").status_code == 404
+
+
+@pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
+@pytest.mark.parametrize("path", ["/", "/figures"])
+def test_nothing_can_be_changed(browser: Any, method: str, path: str) -> None:
+    assert getattr(browser, method)(f"/parkkeeper{path}").status_code == 405
+
+
+def test_the_figures_are_the_cores_own(browser: Any, connection: psycopg.Connection, populated: str) -> None:
+    figures = get_figures(browser, populated)
+
+    storage = QueueStorage(connection, populated)
+    assert [queue["queue"] for queue in figures["queues"]] == ["letters", "parcels"]
+    for queue in figures["queues"]:
+        counts = storage.queue_counts(queue["queue"])
+        assert queue == {
+            "queue": queue["queue"],
+            "available": counts.available,
+            "running": counts.running,
+            "deferred": counts.deferred,
+            "failed": counts.failed,
+            "terminal": counts.terminal,
+            "pruned_failed": counts.pruned_failed,
+        }
+    letters, parcels = figures["queues"]
+    assert (letters["available"], letters["running"], letters["deferred"], letters["failed"]) == (2, 2, 1, 1)
+    assert (letters["terminal"], parcels["terminal"], parcels["pruned_failed"]) == (4, 1, 1)
+
+    store = MemoryStore(connection, populated)
+    assert [scope["scope"] for scope in figures["scopes"]] == ["café <b>", "b"]
+    for scope in figures["scopes"]:
+        fresh = store.freshness(scope["scope"])
+        names = ("stored", "formed", "formed_strict", "parked", "backlog")
+        assert {name: scope[name] for name in names} == {name: getattr(fresh, name) for name in names}
+    assert figures["memory"] == {
+        "scopes": 2,
+        "scopes_behind": 1,
+        "stored": 3,
+        "formed": 1,
+        "parked": 1,
+        "erased": 0,
+        "backlog": 1,
+    }
+
+
+def test_the_ring_is_shown_slot_by_slot(browser: Any, populated: str) -> None:
+    slots = get_figures(browser, populated)["slots"]
+    assert [(slot["slot"], slot["generation"], slot["state"]) for slot in slots] == [
+        (0, 0, "empty"),
+        (1, 1, "sealed"),
+        (2, 2, "open"),
+        (3, None, "empty"),
+    ]
+    # One failed job was carried to slot 1, where four more wait or run.
+    assert [slot["jobs"] for slot in slots] == [0, 5, 0, 0]
+    assert [slot["bytes"] > 0 for slot in slots] == [False, True, False, False]
+
+
+def test_the_page_shows_each_figure_with_what_it_means(browser: Any, populated: str) -> None:
+    answer = browser.get("/parkkeeper/", params={"namespace": populated})
+    assert answer.status_code == 200
+    assert "text/html" in answer.headers["content-type"]
+    for _, heading, meaning in (*words.QUEUE, *words.MEMORY, *words.SCOPE):
+        assert heading in answer.text
+        assert f'title="{meaning}"' in answer.text
+    assert f"<option selected>{populated}</option>" in answer.text
+    assert "café &lt;b&gt;" in answer.text
+    figures = re.findall(r'<td class="number (\w+)(?: zero)?" title="[^"]*">([^<]+)</td>', answer.text)
+    assert figures[:6] == [
+        ("available", "2"),
+        ("running", "2"),
+        ("deferred", "1"),
+        ("failed", "1"),
+        ("terminal", "4"),
+        ("pruned_failed", "0"),
+    ]
+    assert ("formed_strict", "–") in figures
+
+
+@pytest.mark.parametrize("path", ["/", "/figures"])
+def test_neither_content_nor_the_text_of_an_error_is_shown(browser: Any, populated: str, path: str) -> None:
+    answer = browser.get(f"/parkkeeper{path}", params={"namespace": populated})
+    assert "letters" in answer.text
+    assert CONTENT not in answer.text
+    assert ERROR not in answer.text
+
+
+def test_the_page_runs_nothing_but_its_own_script_and_stays_in_airflows_frame(browser: Any) -> None:
+    answer = browser.get("/parkkeeper/")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "frame-ancestors 'self'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["cache-control"] == "no-store"
+    assert not re.search(r"<style|style=|<script>| on\w+=|https?://", answer.text)
+
+
+def test_a_database_without_a_namespace_says_how_to_make_one(browser: Any) -> None:
+    answer = browser.get("/parkkeeper/")
+    assert answer.status_code == 200
+    assert "There is no namespace in this database yet." in notice(answer.text)
+    assert "parkkeeper_migrate" in notice(answer.text)
+    assert browser.get("/parkkeeper/figures").json() == {"namespaces": [], "figures": None}
+
+
+@pytest.mark.parametrize("family", migrations.FAMILIES)
+def test_a_family_that_is_missing_or_empty_is_said(
+    browser: Any, connection: psycopg.Connection, namespace: str, family: str
+) -> None:
+    migrations.migrate(connection, namespace, family)
+    answer = browser.get("/parkkeeper/", params={"namespace": namespace})
+    missing, empty = {
+        "queue": ("no memory tables", "No job was ever enqueued here."),
+        "memory": ("no queue tables", "No turn was ever appended here."),
+    }[family]
+    assert answer.status_code == 200
+    assert missing in answer.text
+    assert empty in answer.text
+
+
+def test_the_configured_namespace_is_shown_first(
+    browser: Any, connection: psycopg.Connection, migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"{migrated[:-1]}_"
+    migrations.migrate(connection, other, "memory")
+    try:
+        for name in (migrated, other):
+            monkeypatch.setenv("AIRFLOW__PARKKEEPER__NAMESPACE", name)
+            answer = browser.get("/parkkeeper/figures").json()
+            assert answer["figures"]["namespace"] == name
+            assert sorted(answer["namespaces"]) == sorted([migrated, other])
+    finally:
+        connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(other)))
+
+
+@pytest.mark.parametrize(
+    "name", ["unknown", "public", "pg_catalog", "a'; --", "<script>alert(1)</script>", "a\x00b", "x" * 999]
+)
+def test_an_unknown_namespace_is_not_found_and_the_others_are_offered(
+    browser: Any, migrated: str, name: str
+) -> None:
+    answer = browser.get("/parkkeeper/", params={"namespace": name})
+    assert answer.status_code == 404
+    assert "There is no namespace" in notice(answer.text)
+    assert f"<option>{migrated}</option>" in answer.text
+    assert "<script>alert" not in answer.text
+    assert browser.get("/parkkeeper/figures", params={"namespace": name}).status_code == 404
+
+
+def test_a_namespace_of_another_release_is_not_read(
+    browser: Any, connection: psycopg.Connection, migrated: str
+) -> None:
+    ledger = sql.Identifier(migrated, "schema_migration")
+    connection.execute(
+        sql.SQL("INSERT INTO {} VALUES ('queue', 9999, 'later', 'x', now(), 'another', 1)").format(ledger)
+    )
+    answer = browser.get("/parkkeeper/", params={"namespace": migrated})
+    assert answer.status_code == 409
+    assert "9999_later" in notice(answer.text)
+
+
+@pytest.mark.parametrize("path", ["/", "/figures"])
+def test_a_database_that_is_not_there_is_said_without_a_traceback(
+    browser: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    nowhere = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "me", "password": "hunter2"}
+    monkeypatch.setenv("AIRFLOW_CONN_PARKKEEPER_DEFAULT", json.dumps(nowhere))
+    answer = browser.get(f"/parkkeeper{path}")
+    assert answer.status_code == 503
+    assert "The database of connection parkkeeper_default cannot be reached." in answer.text
+    assert "Traceback" not in answer.text
+    assert "hunter2" not in answer.text + caplog.text
+
+
+def test_a_connection_that_is_not_defined_is_said(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__PARKKEEPER__CONN_ID", "nowhere")
+    answer = browser.get("/parkkeeper/")
+    assert answer.status_code == 503
+    assert "connection nowhere" in notice(answer.text)
+
+
+def test_a_table_that_is_locked_ends_the_wait(
+    browser: Any, connect: Callable[..., psycopg.Connection], migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parkkeeper.ui.app.LOCK_TIMEOUT", timedelta(milliseconds=20))
+    other = connect()
+    other.autocommit = False
+    other.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(migrated, "queue_ring_state")))
+    answer = browser.get("/parkkeeper/", params={"namespace": migrated})
+    assert answer.status_code == 503
+    assert "did not answer as it should (55P03)" in notice(answer.text)
+
+
+def test_a_login_that_may_read_nothing_is_offered_nothing(
+    browser: Any, connection: psycopg.Connection, dsn: str, migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = sql.Identifier(f"{migrated}_reader")
+    connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'p'").format(role))
+    try:
+        reader = conninfo.make_conninfo(dsn, user=f"{migrated}_reader", password="p")
+        monkeypatch.setenv("AIRFLOW_CONN_PARKKEEPER_DEFAULT", connection_json(reader))
+        assert browser.get("/parkkeeper/figures").json()["namespaces"] == []
+        assert browser.get("/parkkeeper/", params={"namespace": migrated}).status_code == 404
+    finally:
+        connection.execute(sql.SQL("DROP ROLE {}").format(role))
