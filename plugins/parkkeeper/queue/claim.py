@@ -1,10 +1,20 @@
-"""Claiming: take a batch of jobs with one append."""
+"""Claiming a batch of jobs with one append. See ``docs/adr/0003-claim-by-cursor-and-late-list.md``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
+
+import psycopg
+
+from parkkeeper.database import statements
+from parkkeeper.names import checked_name
+from parkkeeper.namespace import Namespace
+from parkkeeper.queue.arguments import MAX_CLAIM, lease_seconds, whole_number
+from parkkeeper.queue.calls import call
+
+_SQL = statements("queue/claim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,24 +26,40 @@ class ClaimedJob:
     job_id, queue, kind, priority, max_attempts
         As they were enqueued.
     args
-        The JSON object that the job was enqueued with.
+        The JSON object that the job was enqueued with; not shown when the claim is printed.
     attempt
         Which claim of the job this is, from 1.
     run_lease
-        With `job_id`, the identity of this claim: what it must match to finish the job.
+        With `job_id`, the identity of this claim: what must match when the job is finished.
     lease_until
         When others may take the job for abandoned, by the database's clock.
-    claim_slot
+    claim_slot, ordinal
         Where the claim is recorded, so that it is found again without a search.
     """
 
     job_id: int
     queue: str
     kind: str
-    args: dict[str, Any]
+    args: dict[str, Any] = field(repr=False)
     priority: int
     attempt: int
     max_attempts: int
     run_lease: int
     lease_until: datetime
     claim_slot: int
+    ordinal: int
+
+
+def claim(
+    connection: psycopg.Connection[Any], namespace: Namespace, queue: str, limit: int, *, lease: timedelta
+) -> list[ClaimedJob]:
+    """Take jobs; see :meth:`QueueStorage.claim <parkkeeper.queue.storage.QueueStorage.claim>`."""
+    values = {
+        "queue": checked_name("queue", queue),
+        "limit": whole_number("limit", limit, range(1, MAX_CLAIM + 1)),
+        "lease_seconds": lease_seconds(lease),
+    }
+    return [
+        ClaimedJob(job_id, queue, *rest)
+        for job_id, *rest in call(connection, namespace, _SQL, "claim", values)
+    ]

@@ -1,27 +1,33 @@
-"""The queue's front door: one class, a method an action, each documented here and done in a module of its own."""
+"""The queue's front door: one class, a method an action, each done in a module of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from parkkeeper.namespace import Namespace
+from parkkeeper.queue import claim, close, counts, enqueue, prune, retry, ring, settings
+from parkkeeper.queue.arguments import UNIQUE_STATES
 from parkkeeper.queue.claim import ClaimedJob
+from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RetryFailedOutcome, RotateOutcome
 
-if TYPE_CHECKING:
-    from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RetryFailedOutcome, RotateOutcome
-
-#: The states in which a job holds its unique key unless it says otherwise.
-UNIQUE_STATES = ("scheduled", "available", "running", "retryable")
+#: How long a claimed job is its worker's unless the claim says otherwise.
 LEASE = timedelta(minutes=5)
-LOCK_TIMEOUT = timedelta(milliseconds=50)
 
 
 class QueueStorage:
     """The queue of one namespace, on one connection.
+
+    Each method is one transaction of its own. Those that application code calls beside its own work,
+    :meth:`enqueue` and :meth:`enqueue_many`, join a transaction that the caller has open, and commit and roll back with
+    it. ``docs/explanation/queue.md`` tells the life of a job.
+
+    Every method raises :class:`~parkkeeper.errors.UnknownNamespace` when the namespace has no queue, and
+    :class:`~parkkeeper.errors.InvalidArgument` (for a name ``InvalidName``) when an argument is outside its rule,
+    before anything is sent to the database.
 
     Parameters
     ----------
@@ -50,10 +56,54 @@ class QueueStorage:
         run_at: datetime | None = None,
         max_attempts: int = 25,
         unique_key: str | bytes | None = None,
-        unique_states: Sequence[str] = UNIQUE_STATES,
+        unique_states: Collection[str] = UNIQUE_STATES,
     ) -> int:
-        """Add one job and return its id."""
-        raise NotImplementedError
+        """Add one job, in one round trip; a queue is made by its first job.
+
+        Parameters
+        ----------
+        queue, kind
+            1 to 200 characters, no control characters, no blank ends. `kind` chooses the worker's handler.
+        args
+            What the handler needs, a JSON object; None: an empty one.
+        priority
+            A whole number from -32768 to 32767; lower ones are claimed first. Each priority in use is a lane of its own
+            that a claim looks at, so a handful does better than a thousand.
+        run_at
+            When the job may be claimed, with a time zone; None or the past: at once, by the database's clock.
+        max_attempts
+            How often the job may be claimed before a failure is its last one, 1 to 32767.
+        unique_key
+            At most one job of the namespace holds a key. A str and its UTF-8 bytes, 1 to 1,000, are one key.
+        unique_states
+            The states in which the job holds its key, ``scheduled`` and ``available`` among them. It lets go of it for
+            good when it first enters another one.
+
+        Returns
+        -------
+        int
+            The job's id, above 0.
+
+        Raises
+        ------
+        UniqueConflict
+            Another job holds the key; it is named, and nothing was enqueued. The caller's transaction stays usable. A
+            producer whose key is taken by a transaction that is still open waits for that one.
+        InvalidName, InvalidArgument
+            Before anything is sent to the database.
+        """
+        return enqueue.enqueue(
+            self.connection,
+            self.namespace,
+            queue,
+            kind,
+            args,
+            priority=priority,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            unique_key=unique_key,
+            unique_states=unique_states,
+        )
 
     def enqueue_many(
         self,
@@ -65,49 +115,142 @@ class QueueStorage:
         run_at: datetime | None = None,
         max_attempts: int = 25,
     ) -> list[int]:
-        """Add a job for each element of `args_list`, in one statement; return their ids in the same order."""
-        raise NotImplementedError
+        """Add a job for each element of `args_list`, all or none: a round trip for each 10,000.
+
+        The parameters are those of :meth:`enqueue`.
+
+        Returns
+        -------
+        list of int
+            The jobs' ids, ascending, in the order of `args_list`.
+
+        Raises
+        ------
+        InvalidName, InvalidArgument
+            Before anything is sent to the database; the message names the element.
+        """
+        return enqueue.enqueue_many(
+            self.connection,
+            self.namespace,
+            queue,
+            kind,
+            args_list,
+            priority=priority,
+            run_at=run_at,
+            max_attempts=max_attempts,
+        )
 
     def claim(self, queue: str, limit: int = 1, *, lease: timedelta = LEASE) -> list[ClaimedJob]:
-        """Take up to `limit` jobs that are available now; an empty list when there is none."""
-        raise NotImplementedError
+        """Take up to `limit` jobs that are available now: by priority, then by age.
+
+        A job whose transaction committed late is found whatever was claimed in between
+        (``docs/adr/0003-claim-by-cursor-and-late-list.md``). What the claim's own transaction has enqueued can be
+        claimed once that has committed. A claim that is rolled back leaves its jobs as they were.
+
+        Parameters
+        ----------
+        limit
+            1 to 100,000.
+        lease
+            How long the jobs are this worker's; above zero.
+
+        Returns
+        -------
+        list of ClaimedJob
+            Empty when nothing is available, or no job was ever enqueued to this queue.
+
+        Raises
+        ------
+        IsolationRefused
+            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
+        """
+        return claim.claim(self.connection, self.namespace, queue, limit, lease=lease)
 
     def complete(self, claims: Iterable[ClaimedJob]) -> int:
-        """Finish jobs as completed; return how many were finalised, which leaves out stale claims."""
-        raise NotImplementedError
+        """Finish jobs as completed, in one round trip.
+
+        Returns
+        -------
+        int
+            How many were finalised. A claim that is stale is not: its job was finished before, cancelled, or taken for
+            abandoned. A lease that ran out without that is no hindrance.
+
+        Raises
+        ------
+        IsolationRefused
+            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
+        """
+        return close.complete(self.connection, self.namespace, claims)
 
     def fail(self, claim: ClaimedJob, error: str, *, terminal: bool = False) -> str | None:
-        """Record that an attempt failed: ``"retryable"`` or ``"failed"``, None for a stale claim."""
-        raise NotImplementedError
+        """Record that an attempt failed.
+
+        Parameters
+        ----------
+        error
+            Why. It is stored with the job and shown nowhere else: control characters and what looks like a secret are
+            taken out, and it is cut to 2,000 characters.
+        terminal
+            Whether no further attempt is to be made, though some may be left.
+
+        Returns
+        -------
+        str or None
+            ``"retryable"``: the job can be claimed again after 1 s, doubled with each attempt up to 1 h, +-10 %.
+            ``"failed"``: it was the last attempt. None: the claim is stale and nothing was recorded.
+
+        Raises
+        ------
+        IsolationRefused
+            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
+        """
+        return self.fail_many([(claim, error)], terminal=terminal)[0]
 
     def fail_many(
         self, failures: Iterable[tuple[ClaimedJob, str]], *, terminal: bool = False
     ) -> list[str | None]:
-        """Do what :meth:`fail` does for many claims in one statement; the results are in the order given."""
-        raise NotImplementedError
+        """Do for many claims, each with its error, what :meth:`fail` does for one, in one round trip.
+
+        Returns
+        -------
+        list of str or None
+            In the order of `failures`. When a claim is given twice, the first one counts and the others are None.
+        """
+        return close.fail_many(self.connection, self.namespace, failures, terminal=terminal)
 
     def cancel(self, job_id: int) -> bool:
-        """Cancel a job wherever it stands; False when there is none or it has ended."""
-        raise NotImplementedError
+        """Cancel a job that is scheduled, available, running or retryable.
 
-    def rotate(self, *, lock_timeout: timedelta = LOCK_TIMEOUT) -> RotateOutcome:
-        """Open the next empty slot and seal the current one."""
-        from parkkeeper.queue import ring
+        Returns
+        -------
+        bool
+            True when the job is cancelled now because of this call; the worker that may run it finds its claim stale.
+            False when there is no such job or it has ended.
 
+        Raises
+        ------
+        IsolationRefused
+            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
+        """
+        return close.cancel(self.connection, self.namespace, job_id)
+
+    def rotate(self, *, lock_timeout: timedelta = ring.LOCK_TIMEOUT) -> RotateOutcome:
+        """Open the next empty slot for new jobs and seal the current one; see :func:`parkkeeper.queue.ring.rotate`."""
         return ring.rotate(self.connection, self.namespace, lock_timeout=lock_timeout)
 
     def prune_oldest(
         self,
-        failed_retention: timedelta | None = None,
+        failed_retention: timedelta | int | None = None,
         *,
         carry_to: str | None = None,
         dry_run: bool = False,
         max_pruned_failed: int | None = None,
-        lock_timeout: timedelta = LOCK_TIMEOUT,
+        lock_timeout: timedelta = ring.LOCK_TIMEOUT,
     ) -> PruneOutcome:
-        """Reclaim the oldest slot that can be, carrying what is still retryable."""
-        from parkkeeper.queue import prune
+        """Reclaim the oldest slot that can be, and carry what is to stay retryable.
 
+        See :func:`parkkeeper.queue.prune.prune_oldest`.
+        """
         return prune.prune_oldest(
             self.connection,
             self.namespace,
@@ -119,10 +262,12 @@ class QueueStorage:
         )
 
     def queue_counts(self, queue: str) -> QueueCounts:
-        """Count the jobs of a queue, exactly and in one snapshot."""
-        from parkkeeper.queue import counts
-
+        """Count the jobs of a queue, exactly; see :func:`parkkeeper.queue.counts.queue_counts`."""
         return counts.queue_counts(self.connection, self.namespace, queue)
+
+    def rebuild_terminal_counters(self) -> None:
+        """Count all states anew; see :func:`parkkeeper.queue.counts.rebuild_terminal_counters`."""
+        counts.rebuild_terminal_counters(self.connection, self.namespace)
 
     def retry_failed_by_queue(
         self,
@@ -132,9 +277,7 @@ class QueueStorage:
         finalized_before: datetime | None = None,
         limit: int | None = None,
     ) -> RetryFailedOutcome:
-        """Put the failed jobs of a queue back, as new."""
-        from parkkeeper.queue import retry
-
+        """Put failed jobs of a queue back, as new; see :func:`parkkeeper.queue.retry.retry_failed_by_queue`."""
         return retry.retry_failed_by_queue(
             self.connection,
             self.namespace,
@@ -152,9 +295,7 @@ class QueueStorage:
         finalized_before: datetime | None = None,
         limit: int | None = None,
     ) -> RetryFailedOutcome:
-        """Put the failed jobs of a kind back, as new, whatever their queue."""
-        from parkkeeper.queue import retry
-
+        """Put failed jobs of a kind back, as new; see :func:`parkkeeper.queue.retry.retry_failed_by_kind`."""
         return retry.retry_failed_by_kind(
             self.connection,
             self.namespace,
@@ -164,14 +305,6 @@ class QueueStorage:
             limit=limit,
         )
 
-    def set_queue(self, queue: str, *, failed_retention: timedelta | None = None) -> None:
-        """Create the queue's settings or change them; None means what the namespace says."""
-        from parkkeeper.queue import settings
-
+    def set_queue(self, queue: str, *, failed_retention: timedelta | int | None = None) -> None:
+        """Decide for a queue what differs from its namespace; see :func:`parkkeeper.queue.settings.set_queue`."""
         settings.set_queue(self.connection, self.namespace, queue, failed_retention=failed_retention)
-
-    def rebuild_terminal_counters(self) -> None:
-        """Count all states anew from the rows."""
-        from parkkeeper.queue import counts
-
-        counts.rebuild_terminal_counters(self.connection, self.namespace)

@@ -20,7 +20,8 @@ COMMENT ON FUNCTION {schema}.queue_slot_has_rows(integer) IS
 
 -- A row waits when it lies beyond the newest cursor of its lane in the slot, or came from a transaction that was still
 -- open when the cursor passed it (beyond what was already taken of that transaction), and no tombstone stands on it.
--- The generation of a row plays no part: one of another generation would be lost as surely.
+-- The generation of a row plays no part: one of another generation would be lost as surely. After a restore no cursor
+-- means anything until a claim has set it anew, so all that has no tombstone counts as waiting.
 CREATE FUNCTION {schema}.queue_waiting_rows(p_slot integer, p_limit bigint DEFAULT NULL)
 RETURNS TABLE (lane_id integer, waiting bigint)
 LANGUAGE plpgsql STABLE
@@ -40,7 +41,7 @@ BEGIN
                  FROM {schema}.lease_claim_batches AS batch
                 WHERE batch.ready_slot = %1$s AND batch.lane_id = lane.lane_id
                 ORDER BY batch.run_lease DESC
-                LIMIT 1) AS newest ON true
+                LIMIT 1) AS newest ON NOT $2 AND newest.cursor_xid < pg_snapshot_xmax(pg_current_snapshot())
          CROSS JOIN LATERAL (
                SELECT count(*) AS waiting
                  FROM (SELECT FROM {schema}.ready_entries_%1$s AS ready
@@ -61,22 +62,9 @@ BEGIN
                               SELECT FROM {schema}.ready_tombstones_%1$s AS stone
                                WHERE stone.ready_slot = %1$s AND stone.lane_id = ready.lane_id
                                  AND stone.enqueue_xid = ready.enqueue_xid AND stone.lane_seq = ready.lane_seq)
-                       UNION ALL
-                       -- A cursor from the future: the database was restored into a cluster that counts its
-                       -- transactions from lower on. Until a claim has set the cursor anew nobody can tell what
-                       -- was claimed, so all below it counts as waiting.
-                       SELECT FROM {schema}.ready_entries_%1$s AS ready
-                        WHERE newest.cursor_xid >= pg_snapshot_xmax(pg_current_snapshot())
-                          AND ready.ready_slot = %1$s AND ready.lane_id = lane.lane_id
-                          AND ready.enqueue_xid <= newest.cursor_xid
-                          AND (ready.enqueue_xid, ready.lane_seq) <= (newest.cursor_xid, newest.cursor_seq)
-                          AND NOT EXISTS (
-                              SELECT FROM {schema}.ready_tombstones_%1$s AS stone
-                               WHERE stone.ready_slot = %1$s AND stone.lane_id = ready.lane_id
-                                 AND stone.enqueue_xid = ready.enqueue_xid AND stone.lane_seq = ready.lane_seq)
                        LIMIT $1) AS row) AS found
          WHERE found.waiting > 0
-    $query$, p_slot) USING p_limit;
+    $query$, p_slot) USING p_limit, {schema}.queue_was_restored();
 END
 $function$;
 COMMENT ON FUNCTION {schema}.queue_waiting_rows(integer, bigint) IS
