@@ -9,7 +9,9 @@ from parkkeeper.queue.errors import (
     UniqueConflict,
     UnknownQueue,
 )
+from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RetryFailedOutcome, RotateOutcome
 from parkkeeper.queue.storage import QueueStorage
+from parkkeeper.queue.worker import Worker, WorkerOutcome
 
 __all__ = [
     "ClaimedJob",
@@ -18,10 +20,16 @@ __all__ = [
     "InvalidName",
     "IsolationRefused",
     "ParkkeeperError",
+    "PruneOutcome",
     "PruneRefused",
+    "QueueCounts",
     "QueueStorage",
+    "RetryFailedOutcome",
+    "RotateOutcome",
     "TransactionOpen",
     "UniqueConflict",
     "UnknownNamespace",
     "UnknownQueue",
+    "Worker",
+    "WorkerOutcome",
 ]
