@@ -1,4 +1,4 @@
-"""A worker: claims batches, calls a handler for each job, records what came of it. See ``docs/explanation/queue.md``."""
+"""A worker: claims batches, calls the handler of each job, keeps what came of it. See ``docs/explanation/queue.md``."""
 
 from __future__ import annotations
 
