@@ -33,6 +33,10 @@ SELECT live.available, live.running, live.terminal + pruned.completed + pruned.f
            OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s) AS known
   FROM live, pruned
 
+-- name: settle_cursors
+-- After a restore no cursor tells what waits until the lanes have begun anew; otherwise this does nothing.
+SELECT {schema}.rebase_claims()
+
 -- name: forget_live_counts
 DELETE FROM {schema}.queue_terminal_live_counts
 

@@ -68,8 +68,8 @@ def rebuild_terminal_counters(connection: psycopg.Connection[Any], namespace: Na
         timeout = ring.checked_lock_timeout(ring.MAX_LOCK_TIMEOUT)
         with ring.maintenance(connection, namespace, "rebuild_terminal_counters", timeout) as cursor:
             ring.lock_state(cursor, namespace)
-            cursor.execute(_SQL.render("forget_live_counts", namespace))
-            cursor.execute(_SQL.render("count_rows", namespace))
+            for name in ("settle_cursors", "forget_live_counts", "count_rows"):
+                cursor.execute(_SQL.render(name, namespace))
 
     with known_namespace(namespace, "queue"):
         retried(connection, rebuild)
