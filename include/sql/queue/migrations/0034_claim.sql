@@ -196,7 +196,7 @@ COMMENT ON FUNCTION {schema}.make_ready_reader(integer) IS
 SELECT {schema}.make_ready_reader(slot) FROM {schema}.queue_ring_slots ORDER BY slot;
 
 CREATE FUNCTION {schema}.one_if_same(p_values anyarray) RETURNS anyarray
-LANGUAGE sql IMMUTABLE AS $function$
+LANGUAGE sql IMMUTABLE STRICT AS $function$
     SELECT CASE WHEN p_values = array_fill(p_values[1], ARRAY[cardinality(p_values)]) THEN p_values[1:1] ELSE p_values END
 $function$;
 COMMENT ON FUNCTION {schema}.one_if_same(anyarray) IS 'The array with one element when all are the same, else as it is.';
