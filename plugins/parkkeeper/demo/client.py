@@ -192,6 +192,10 @@ class AirflowClient:
         ]
         return [line for line in content if isinstance(line, dict)]
 
+    def get(self, path: str) -> Any:
+        """Return the JSON document at `path`, as a plugin's endpoint serves it."""
+        return self._call("GET", path)
+
     def _pages(self, path: str, key: str, **params: Any) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         while True:
