@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -100,9 +99,8 @@ def retention_seconds(field: str, value: object) -> int:
     if (
         isinstance(seconds, int | float)
         and not isinstance(seconds, bool)
-        and math.isfinite(seconds)
-        and seconds == int(seconds)
         and 0 <= seconds <= MAX_FAILED_RETENTION.total_seconds()
+        and seconds == int(seconds)
     ):
         return int(seconds)
     raise InvalidArgument(

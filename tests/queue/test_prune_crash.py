@@ -1,0 +1,175 @@
+"""A prune that is cut off anywhere leaves the old state, and one that does not add up undoes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from parkkeeper.queue import ConservationBroken, QueueStorage
+from ringside import age, differences, end_jobs, on_statement, prune_all, query, snapshot, terminal
+
+Connect = Callable[..., psycopg.Connection[Any]]
+FLOOR = timedelta(hours=72)
+
+
+class Interrupted(BaseException):
+    """What a killed task may see in the middle of a statement: no Exception."""
+
+
+def _fill(storage: QueueStorage) -> tuple[list[int], int]:
+    """Bring jobs of every kind into the current slot and seal it; return what must be carried, and how many end."""
+    carried = end_jobs(storage, 3)
+    old = end_jobs(storage, 2)
+    age(storage, old, FLOOR + timedelta(minutes=1))
+    end_jobs(storage, 4, state="completed")
+    end_jobs(storage, 1, state="cancelled")
+    storage.rotate()
+    return carried, 10
+
+
+def _statements(storage: QueueStorage) -> list[str]:
+    """Return the statements of a prune of a slot that was filled, in their order."""
+    names: list[str] = []
+    on_statement(storage, "queue/prune", before=names.append)
+    assert storage.prune_oldest(FLOOR).outcome == "pruned"
+    return names
+
+
+@pytest.mark.parametrize("how", ["the backend is terminated", "the client gives up"])
+def test_a_crash_at_any_statement_leaves_all_as_it_was(
+    storage: QueueStorage, connect: Connect, namespace: str, how: str
+) -> None:
+    killer = connect()
+    carried, total = _fill(storage)
+    names = _statements(QueueStorage(connect(), namespace))
+    assert {"carry", "fold", "truncate_ready", "truncate_done", "truncate_deltas", "reclaimed"} <= set(names)
+
+    # Before each statement, and after the last one: before the commit.
+    for place in range(len(names) + 1):
+        more, ended = _fill(storage)
+        carried, total = carried + more, total + ended
+        before = snapshot(storage)
+        victim = QueueStorage(connect(), namespace)
+        seen: list[str] = []
+
+        def crash(
+            name: str, victim: QueueStorage = victim, seen: list[str] = seen, place: int = place
+        ) -> None:
+            if len(seen) == place:
+                if how == "the client gives up":
+                    raise Interrupted
+                pid = victim.connection.info.backend_pid
+                assert killer.execute("SELECT pg_terminate_backend(%s, 10000)", [pid]).fetchone() == (True,)
+            seen.append(name)
+
+        def crash_at_the_end(
+            name: str, seen: list[str] = seen, place: int = place, crash: Any = crash
+        ) -> None:
+            if len(seen) == place == len(names):
+                crash(name)
+
+        on_statement(victim, "queue/prune", before=crash, after=crash_at_the_end)
+        with pytest.raises((Interrupted, psycopg.OperationalError)):
+            victim.prune_oldest(FLOOR)
+
+        assert seen[:place] == names[:place]
+        assert snapshot(storage) == before, f"changed by a crash at statement {place}"
+        prune_all(storage, failed_retention=FLOOR)
+        assert differences(storage) == []
+        counts = storage.queue_counts("q")
+        assert (counts.terminal, counts.failed) == (total, len(carried))
+        assert sorted(terminal(storage)) == carried
+        assert counts.pruned_failed == 2 * (place + 2)
+
+
+def _refuse(storage: QueueStorage, table: str, condition: str) -> None:
+    """Make `table` swallow rows in silence, as a trigger of the site's own may."""
+    query(
+        storage,
+        "CREATE FUNCTION {ns}.swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    )
+    query(
+        storage,
+        f"CREATE TRIGGER swallow BEFORE INSERT ON {{ns}}.{table} FOR EACH ROW WHEN ({condition})"
+        " EXECUTE FUNCTION {ns}.swallow()",
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "condition"),
+    [
+        ("done_entries_1", "NEW.lane_seq % 3 = 0"),
+        ("queue_terminal_rollups", "NEW.queue = 'q'"),
+    ],
+)
+def test_rows_that_do_not_arrive_undo_the_prune(storage: QueueStorage, table: str, condition: str) -> None:
+    _fill(storage)
+    _refuse(storage, table, condition)
+    before = snapshot(storage)
+
+    with pytest.raises(
+        ConservationBroken, match=r"slot 0 holds 10 terminal rows, but .* nothing was changed"
+    ):
+        storage.prune_oldest(FLOOR)
+
+    assert snapshot(storage) == before
+    query(storage, f"DROP TRIGGER swallow ON {{ns}}.{table}")
+    assert storage.prune_oldest(FLOOR).outcome == "pruned"
+    assert differences(storage) == []
+
+
+def test_rows_whose_lane_is_gone_undo_the_prune(storage: QueueStorage) -> None:
+    _fill(storage)
+    end_jobs(storage, queue="r")
+    storage.rotate()
+    prune_all(storage, failed_retention=FLOOR)
+    storage.rotate()
+    query(storage, "DELETE FROM {ns}.queue_lanes WHERE queue = 'r'")
+    before = snapshot(storage)
+
+    with pytest.raises(ConservationBroken):
+        storage.prune_oldest(FLOOR)
+
+    assert snapshot(storage) == before
+
+
+def test_a_failed_job_whose_body_is_gone_undoes_the_prune(storage: QueueStorage) -> None:
+    _fill(storage)
+    query(
+        storage,
+        "DELETE FROM {ns}.ready_entries WHERE lane_seq = (SELECT min(lane_seq) FROM {ns}.done_entries)",
+    )
+    before = snapshot(storage)
+
+    with pytest.raises(ConservationBroken, match="but 2 were carried"):
+        storage.prune_oldest(FLOOR)
+
+    assert snapshot(storage) == before
+
+
+def test_a_key_that_is_taken_in_the_live_slot_aborts_loudly_and_tells_no_content(
+    storage: QueueStorage,
+) -> None:
+    carried, _ = _fill(storage)
+    query(
+        storage,
+        "INSERT INTO {ns}.done_entries SELECT lane_seq, job_id, 1, NULL, run_lease, attempted_at, finalized_at,"
+        " now(), now(), 1, lane_id, state, attempt, 1, kind, 'secret', '{{}}', NULL, NULL"
+        " FROM {ns}.done_entries WHERE job_id = %s",
+        carried[0],
+    )
+    before = snapshot(storage)
+
+    with pytest.raises(
+        ConservationBroken, match=r"constraint done_entries_1_pkey \(23505\): nothing was changed"
+    ) as error:
+        storage.prune_oldest(FLOOR)
+
+    assert "secret" not in str(error.value)
+    assert error.value.__cause__ is None
+    assert error.value.__suppress_context__
+    assert snapshot(storage) == before
