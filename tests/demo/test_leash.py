@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,6 +24,13 @@ child = subprocess.Popen([sys.executable, "-c", sleeper], process_group=0, stdou
 child.stdout.readline()
 pathlib.Path("child.partial").write_text(str(child.pid))
 pathlib.Path("child.partial").rename("child")
+signal.pause()
+"""
+LISTENER = """
+import pathlib, signal, socket
+server = socket.create_server(("127.0.0.1", 0))
+pathlib.Path("port.partial").write_text(str(server.getsockname()[1]))
+pathlib.Path("port.partial").rename("port")
 signal.pause()
 """
 # Ignores SIGTERM, as a program may that is stuck.
@@ -111,6 +119,17 @@ def test_what_a_killed_leash_left_behind_is_ended_by_its_parent(family: Started)
     assert len(family.session()) == 2
     leash.end_session(family.process.pid, grace=0)
     assert family.session() == []
+
+
+def test_a_port_belongs_to_the_session_that_listens_on_it(
+    tmp_path: Path, start: Callable[[str], Started]
+) -> None:
+    started = start(LISTENER)
+    _wait_for(tmp_path / "port", started)
+    port = int((tmp_path / "port").read_text())
+    assert leash.listens(started.process.pid, port)
+    assert not leash.listens(started.process.pid, port + 1)
+    assert not leash.listens(os.getsid(0), port)
 
 
 def test_a_part_that_ends_by_itself_ends_the_others_and_is_named(

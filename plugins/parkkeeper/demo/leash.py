@@ -41,6 +41,16 @@ def end_session(session: int, grace: float = GRACE) -> None:
         psutil.wait_procs(members, timeout=0.1)
 
 
+def listens(session: int, port: int) -> bool:
+    """Tell whether a process of `session` listens on a TCP port."""
+    for process in _members(session):
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                    return True
+    return False
+
+
 def _members(session: int) -> list[psutil.Process]:
     members = []
     for process in psutil.process_iter():

@@ -119,9 +119,7 @@ def put_in_turns(stage: Stage, conversations: Sequence[Conversation]) -> None:
         f"Formation of {corpus.BROKEN_SCOPE} by pairs, until what fails is parked"
     ) as say:
         parked = corpus.form_until_parked(stage.connection, place.NAMESPACE)
-        say(
-            f"{parked} turns without a reply parked after {corpus.MAX_ATTEMPTS} attempts (waits cut short by backdating)"
-        )
+        say(f"{parked} without a reply parked after {corpus.MAX_ATTEMPTS} attempts (waits cut by backdating)")
 
 
 def turn_the_ring(stage: Stage, plans: Sequence[files.Plan], late: files.Plan) -> runs.RunReport:
