@@ -156,12 +156,14 @@ def test_a_port_that_is_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPa
             assert answers(server.port)
 
 
-def test_a_setting_that_the_server_refuses_is_named_and_nothing_is_left() -> None:
-    before = set(Path(tempfile.gettempdir()).glob("parkkeeper-postgres-*"))
+def test_a_setting_that_the_server_refuses_is_named_and_nothing_is_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder.parent))
     with pytest.raises(EmbeddedPostgresError, match="no_such_setting") as caught:
         embedded.start(settings={"no_such_setting": "1"})
     assert "\n" not in str(caught.value)
-    assert set(Path(tempfile.gettempdir()).glob("parkkeeper-postgres-*")) <= before
+    assert list(folder.parent.iterdir()) == []
 
 
 def test_a_missing_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
