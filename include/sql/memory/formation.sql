@@ -18,17 +18,17 @@ WITH turn AS (
     RETURNING observation_id, scope
 ), replaced AS (
     DELETE FROM {schema}.projection_dependency AS d USING turn WHERE d.source_id = turn.observation_id
+), item AS MATERIALIZED (
+    SELECT nextval(pg_get_serial_sequence('{schema}.projection_dependency', 'derived_id')) AS derived_id,
+           turn.observation_id, turn.scope, m.kind, m.text, m.search_text
+      FROM turn
+     CROSS JOIN unnest(%(kinds)s::text[], %(texts)s::text[], %(search_texts)s::text[]) AS m (kind, text, search_text)
 ), dependency AS (
-    INSERT INTO {schema}.projection_dependency (source_id, derived_kind)
-    SELECT turn.observation_id, 'memory' FROM turn CROSS JOIN generate_series(1, cardinality(%(texts)s::text[]))
-    RETURNING derived_id
+    INSERT INTO {schema}.projection_dependency (derived_id, source_id, derived_kind) OVERRIDING SYSTEM VALUE
+    SELECT derived_id, observation_id, 'memory' FROM item
 ), memory AS (
     INSERT INTO {schema}.memory (memory_id, scope, kind, text, search_text, extractor, extractor_version)
-    SELECT d.derived_id, turn.scope, m.kind, m.text, m.search_text, %(extractor)s, %(extractor_version)s
-      FROM turn
-     CROSS JOIN (SELECT derived_id, row_number() OVER (ORDER BY derived_id) AS number FROM dependency) AS d
-      JOIN unnest(%(kinds)s::text[], %(texts)s::text[], %(search_texts)s::text[]) WITH ORDINALITY
-           AS m (kind, text, search_text, number) ON m.number = d.number
+    SELECT derived_id, scope, kind, text, search_text, %(extractor)s, %(extractor_version)s FROM item
 )
 SELECT observation_id FROM turn
 

@@ -55,7 +55,9 @@ class MemoryStore:
     """
 
     def __init__(self, connection: psycopg.Connection[Any], namespace: str | Namespace) -> None:
-        self._session = Session(connection, Namespace.of(namespace))
+        self.connection = connection
+        self.namespace = Namespace.of(namespace)
+        self._session = Session(connection, self.namespace)
         self._digests: Digests | None = None
 
     def append(
@@ -167,7 +169,7 @@ class MemoryStore:
             raise InvalidArgument(f"turn_budget {turn_budget} is refused: above zero")
         for field in ("name", "version"):
             checked_name(f"extractor.{field}", getattr(extractor, field, None))
-        refuse_open_transaction(self._session.connection, "form_batch")
+        refuse_open_transaction(self.connection, "form_batch")
         with self._session.action("form_batch"):
             return formation.form_batch(
                 self._session,

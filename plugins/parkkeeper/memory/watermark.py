@@ -45,24 +45,22 @@ def lock(session: Session, scopes: Collection[str]) -> None:
 
 def recompute(session: Session, changes: Mapping[str, Change]) -> None:
     """Take in `changes` by scope and find anew how far each scope is formed; its lock is held since :func:`lock`."""
-    ordered = sorted(changes.items())
-    classes = [
-        (scope, error_class, number)
-        for scope, change in ordered
-        for error_class, number in sorted(change.classes.items())
-        if number
-    ]
-    session.execute(
-        _SQL,
-        "recompute",
-        {
-            "scopes": [scope for scope, _ in ordered],
-            "formed": [change.formed for _, change in ordered],
-            "parked": [change.parked for _, change in ordered],
-            "erased": [change.erased for _, change in ordered],
-            "reopened": [change.reopened for _, change in ordered],
-            "class_scopes": [row[0] for row in classes],
-            "classes": [row[1] for row in classes],
-            "class_parked": [row[2] for row in classes],
-        },
-    )
+    for scope, change in sorted(changes.items()):
+        classes = {error_class: number for error_class, number in change.classes.items() if number}
+        if classes:
+            session.execute(
+                _SQL,
+                "count_parked",
+                {"scope": scope, "classes": list(classes), "parked": list(classes.values())},
+            )
+        session.execute(
+            _SQL,
+            "recompute",
+            {
+                "scope": scope,
+                "formed": change.formed,
+                "parked": change.parked,
+                "erased": change.erased,
+                "reopened": change.reopened,
+            },
+        )

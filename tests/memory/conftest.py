@@ -1,0 +1,32 @@
+"""A memory of one's own: the memory family in the test's namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from memory_kit import Database
+from parkkeeper.memory import MemoryStore
+from parkkeeper.migrations import migrate
+
+
+@pytest.fixture
+def store(connection: psycopg.Connection[Any], namespace: str) -> MemoryStore:
+    """The memory of a fresh namespace."""
+    migrate(connection, namespace, "memory")
+    return MemoryStore(connection, namespace)
+
+
+@pytest.fixture
+def another(store: MemoryStore, connect: Callable[..., Any], namespace: str) -> Callable[..., MemoryStore]:
+    """Open the same memory in a session of its own, e.g. for another thread."""
+    return lambda **options: MemoryStore(connect(**options), namespace)
+
+
+@pytest.fixture
+def db(connect: Callable[..., Any], namespace: str) -> Database:
+    """A session of the test's own, to look at rows and to move clocks."""
+    return Database(connect(), namespace)

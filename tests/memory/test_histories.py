@@ -1,0 +1,237 @@
+"""Random histories against a plain model: after each step every number and every turn is what the model says."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from memory_kit import Database, Scripted, say
+from parkkeeper import database
+from parkkeeper.memory import MemoryStore
+from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
+from parkkeeper.migrations import migrate
+
+SCOPES = ("a", "b")
+SUBJECTS = ("ann", "bob")
+CAP = 2
+
+
+@dataclass
+class ModelTurn:
+    """A turn as the model knows it."""
+
+    scope: str
+    offset: int
+    subject: str
+    state: str = "pending"
+    attempts: int = 0
+    error_class: str | None = None
+
+
+@dataclass
+class Model:
+    """Turns by id; erased ones are no longer in it, their offsets stay counted in `stored`."""
+
+    turns: dict[int, ModelTurn] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SCOPES, 0))
+    epoch: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SCOPES, 0))
+
+    def of(self, scope: str, *states: str) -> list[ModelTurn]:
+        return [turn for turn in self.turns.values() if turn.scope == scope and turn.state in states]
+
+    def before(self, scope: str, *states: str) -> int | None:
+        """Return the offset before the first turn in any of `states`; the last one when there is none."""
+        first = min((turn.offset for turn in self.of(scope, *states)), default=self.stored[scope])
+        return first - 1 if first > 0 else None
+
+    def status(self, scope: str, offset: int) -> str:
+        if not 0 <= offset < self.stored[scope]:
+            return "unknown"
+        found = [turn.state for turn in self.turns.values() if (turn.scope, turn.offset) == (scope, offset)]
+        return found[0] if found else "erased"
+
+
+def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine]:
+    """Return a machine whose every run has a namespace of its own."""
+
+    class Histories(RuleBasedStateMachine):
+        @initialize()
+        def begin(self) -> None:
+            self.name = f"test_{uuid.uuid4().hex[:16]}"
+            migrate(connection, self.name, "memory")
+            self.store = MemoryStore(connection, self.name)
+            self.db = Database(connection, self.name)
+            self.model = Model()
+
+        def teardown(self) -> None:
+            if hasattr(self, "name"):
+                connection.execute(f"DROP SCHEMA {self.name} CASCADE".encode())
+
+        @rule(
+            scope=st.sampled_from(SCOPES),
+            subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=4),
+        )
+        def append(self, scope: str, subjects: list[str]) -> None:
+            turns = [{"messages": say(f"words of {subject}"), "subject": subject} for subject in subjects]
+            for appended, subject in zip(self.store.append_many(scope, turns), subjects, strict=True):
+                assert appended.log_offset == self.model.stored[scope]
+                self.model.turns[appended.observation_id] = ModelTurn(scope, appended.log_offset, subject)
+                self.model.stored[scope] += 1
+
+        @rule(
+            fates=st.lists(
+                st.sampled_from(["form", "form", "fail", "refuse", "wait"]), min_size=1, max_size=5
+            ),
+            scope=st.sampled_from([None, *SCOPES]),
+        )
+        def form(self, fates: list[str], scope: str | None) -> None:
+            self.db.come_due()
+            expected = {"form": 0, "fail": 0, "refuse": 0, "wait": 0}
+            parked = 0
+            left = list(fates)
+
+            def answer(turn: Turn) -> list[Memory]:
+                nonlocal parked
+                fate = left.pop(0)
+                expected[fate] += 1
+                (model,) = [t for t in self.model.of(turn.scope, "pending") if t.offset == turn.log_offset]
+                model.attempts += 1
+                if fate == "form":
+                    model.state = "formed"
+                    return [Memory("x")]
+                if fate == "wait":
+                    model.attempts -= 1
+                    raise ExtractionError("rate_limited", "wait", retry_after=30)
+                model.error_class = "refusal" if fate == "refuse" else "unavailable"
+                if fate == "refuse" or model.attempts >= CAP:
+                    model.state = "parked"
+                    parked += 1
+                raise ExtractionError(model.error_class, "no")
+
+            outcome = self.store.form_batch(Scripted(answer), scope=scope, limit=len(fates), max_attempts=CAP)
+            assert (outcome.formed, outcome.deferred) == (expected["form"], expected["wait"])
+            assert (outcome.failed, outcome.parked) == (expected["fail"] + expected["refuse"], parked)
+            assert outcome.backlog == sum(
+                len(self.model.of(name, "pending")) for name in SCOPES if scope in (None, name)
+            )
+
+        def reopen(self, turns: list[ModelTurn]) -> None:
+            for scope in {turn.scope for turn in turns}:
+                self.model.epoch[scope] += 1
+            for turn in turns:
+                turn.state, turn.attempts, turn.error_class = "pending", 0, None
+
+        @rule(
+            scope=st.sampled_from([None, *SCOPES]),
+            error_class=st.sampled_from([None, "refusal", "unavailable"]),
+        )
+        def unpark(self, scope: str | None, error_class: str | None) -> None:
+            chosen = [
+                turn
+                for name in SCOPES
+                if scope in (None, name)
+                for turn in self.model.of(name, "parked")
+                if error_class in (None, turn.error_class)
+            ]
+            assert self.store.unpark(scope=scope, error_class=error_class) == len(chosen)
+            self.reopen(chosen)
+
+        @rule()
+        def sweep(self) -> None:
+            chosen = [
+                turn
+                for turn in self.model.turns.values()
+                if turn.state == "parked" and turn.error_class == "unavailable"
+            ]
+            counts = dict(
+                self.db(
+                    "SELECT observation_id, park_count FROM {schema}.observation WHERE parked_at IS NOT NULL"
+                )
+            )
+            ids = {(turn.scope, turn.offset): number for number, turn in self.model.turns.items()}
+            chosen = [turn for turn in chosen if counts[ids[turn.scope, turn.offset]] <= 3]
+            assert self.store.sweep().unparked == len(chosen)
+            self.reopen(chosen)
+
+        @rule(
+            data=st.data(), subject=st.sampled_from([None, *SUBJECTS]), scope=st.sampled_from([None, *SCOPES])
+        )
+        def erase(self, data: st.DataObject, subject: str | None, scope: str | None) -> None:
+            ids = None
+            if subject is None:
+                ids = data.draw(
+                    st.lists(st.sampled_from(sorted(self.model.turns) or [0]), max_size=3, unique=True)
+                )
+            chosen = [
+                number
+                for number, turn in self.model.turns.items()
+                if subject in (None, turn.subject)
+                and scope in (None, turn.scope)
+                and (ids is None or number in ids)
+            ]
+            receipt = self.store.erase(scope=scope, subject=subject, observation_ids=ids, reason="history")
+            assert (receipt.deleted["observation"], receipt.clean) == (len(chosen), True)
+            for number in chosen:
+                del self.model.turns[number]
+
+        @invariant()
+        def every_number_is_the_models(self) -> None:
+            for scope in SCOPES:
+                found, model = self.store.freshness(scope), self.model
+                parked = model.of(scope, "parked")
+                assert found.stored == model.stored[scope]
+                assert found.formed == model.before(scope, "pending")
+                assert found.formed_strict == model.before(scope, "pending", "parked")
+                assert (found.parked, found.backlog) == (len(parked), len(model.of(scope, "pending")))
+                assert found.erased == model.stored[scope] - len(
+                    model.of(scope, "pending", "formed", "parked")
+                )
+                assert found.epoch == model.epoch[scope]
+                assert sum(found.by_class.values()) == len(parked)
+                assert found.by_class == {
+                    error_class: sum(turn.error_class == error_class for turn in parked)
+                    for error_class in {turn.error_class for turn in parked}
+                }
+                listed = [offset for first, last in found.parked_ranges for offset in range(first, last + 1)]
+                assert listed == sorted(turn.offset for turn in parked)
+                assert listed == [turn.log_offset for turn in self.store.parked(scope)]
+                for offset in range(-1, model.stored[scope] + 1):
+                    assert self.store.turn_status(scope, offset) == model.status(scope, offset)
+
+        @invariant()
+        def memory_is_of_formed_turns_only(self) -> None:
+            found = self.db("SELECT source_id FROM {schema}.projection_dependency ORDER BY 1")
+            formed = [number for number, turn in self.model.turns.items() if turn.state == "formed"]
+            assert [number for (number,) in found] == sorted(formed)
+
+    return Histories
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """One session for all runs of the machine."""
+    with database.connect(dsn) as session:
+        yield session
+
+
+def test_every_number_is_what_a_plain_model_says_after_any_history(
+    connection: psycopg.Connection[Any],
+) -> None:
+    run_state_machine_as_test(
+        histories(connection),
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=25,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
