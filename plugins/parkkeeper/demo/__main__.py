@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from parkkeeper.demo import airflow, checks, place, report, story
+from parkkeeper.demo import airflow, checks, place, report, runs, story
 from parkkeeper.demo.progress import Progress
 from parkkeeper.embedded import DSN_VARIABLE
 from parkkeeper.errors import ParkkeeperError
@@ -75,6 +75,7 @@ def _demo(stack: ExitStack, console: Console, once: bool) -> int:
 
 
 def _stay_up(console: Console, stage: story.Stage) -> None:
+    stage.airflow.client.unpause(runs.MAINTENANCE)
     console.print(f"\nAirflow's UI: {stage.airflow.url}/  login {airflow.USER}, password {airflow.PASSWORD}")
     console.print(f"The page:     {stage.airflow.url}/plugin/parkkeeper")
     if DSN_VARIABLE not in os.environ:

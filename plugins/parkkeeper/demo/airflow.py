@@ -135,7 +135,7 @@ class AirflowStandalone:
     def wait_until_ready(
         self,
         say: Callable[[dict[str, str | None]], None] = lambda health: None,
-        timeout: timedelta = timedelta(minutes=2),
+        timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         """Wait until all parts are healthy, then log in.
 

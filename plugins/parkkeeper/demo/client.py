@@ -16,10 +16,16 @@ from parkkeeper.errors import ParkkeeperError
 T = TypeVar("T")
 
 PAGE = 100
+#: Seconds for one answer: a busy machine may need many for the first.
+TIMEOUT = 90
 
 
 class AirflowError(ParkkeeperError):
     """Airflow could not be started, or did not do what was asked of it in time."""
+
+
+class AirflowUnreachable(AirflowError):
+    """The API server gave no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class AirflowClient:
 
     def __init__(self, url: str) -> None:
         # The server is on this machine: a proxy that the environment names has nothing to do with it.
-        self._http = httpx.Client(base_url=url, timeout=30, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=TIMEOUT, trust_env=False)
 
     def close(self) -> None:
         """Close the connections; the client is of no use afterwards."""
@@ -85,7 +91,7 @@ class AirflowClient:
                 name: (figures or {}).get("status")
                 for name, figures in self._call("GET", "/api/v2/monitor/health").items()
             }
-        except httpx.TransportError:
+        except AirflowUnreachable:
             return {}
 
     def warm_up(self) -> None:
@@ -205,7 +211,12 @@ class AirflowClient:
                 return rows
 
     def _call(self, method: str, path: str, **request: Any) -> Any:
-        response = self._http.request(method, path, **request)
+        try:
+            response = self._http.request(method, path, **request)
+        except httpx.TransportError as error:
+            raise AirflowUnreachable(
+                f"Airflow at {self._http.base_url} gave no answer to {method} {path}: {type(error).__name__}"
+            ) from None
         if response.is_error:
             raise AirflowError(
                 f"{method} {path} was refused with status {response.status_code}: {_detail(response)}"

@@ -51,6 +51,13 @@ def start(client: AirflowClient, dag_id: str, conf: dict[str, Any] | None = None
     return client.trigger(dag_id, conf)
 
 
+def hold(client: AirflowClient, dag_id: str) -> None:
+    """Have no further runs of the DAG started, and wait for those that were."""
+    client.pause(dag_id)
+    for run in client.runs(dag_id):
+        client.wait(run, TIMEOUT)
+
+
 def finish(client: AirflowClient, run: DagRun) -> RunReport:
     """Wait for `run` and return what its tasks pushed.
 

@@ -133,6 +133,8 @@ def turn_the_ring(stage: Stage, plans: Sequence[files.Plan], late: files.Plan) -
             carried, pruned = (report.figure("prune", key) for key in ("carried_failed", "pruned_failed"))
             backdated = f" ({aged} backdated past their retention)" if aged else ""
             say(f"{done} jobs; {carried} failed ones carried, {pruned} dropped{backdated}")
+    # A run that the schedule starts after this would drop the jobs that are retried next, and count them.
+    runs.hold(stage.airflow.client, runs.MAINTENANCE)
     return report
 
 
