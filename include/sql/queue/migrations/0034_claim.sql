@@ -8,8 +8,9 @@
 --
 -- Three rules make this true:
 --   * claims of one lane follow one another: each holds the lane's advisory lock to the end of its transaction;
---   * the rows and the snapshot that tells which transactions are open come from one statement;
---   * the transaction of the claim counts as open too: it may enqueue more before it commits.
+--   * first a snapshot is taken, then rows are read, and only of transactions that had ended in that snapshot: all that
+--     these will ever have is there to be read;
+--   * the transaction of the claim counts as open, too: it may enqueue more before it commits.
 
 -- The functions below that have no SET are called only by those that have, and share their settings. These pin the
 -- plans: a child that was just made or truncated has no statistics, and a guess must not decide.
@@ -59,13 +60,21 @@ END
 $function$;
 COMMENT ON FUNCTION {schema}.has_pages(text, integer) IS 'Whether anything was written to the child since its last TRUNCATE.';
 
-CREATE FUNCTION {schema}.lane_cursor(
-    p_slot integer, p_lane_id integer,
-    OUT cursor_xid xid8, OUT cursor_seq bigint, OUT highest_seq bigint, OUT late_xids xid8[], OUT late_seqs bigint[])
+CREATE TYPE {schema}.lane_cursor AS (
+    xid         xid8,
+    seq         bigint,
+    highest_seq bigint,
+    late_xids   xid8[],
+    late_seqs   bigint[]
+);
+COMMENT ON TYPE {schema}.lane_cursor IS
+    'How far a lane has been claimed in a slot; the columns of lease_claim_batches say what the parts mean.';
+
+CREATE FUNCTION {schema}.read_cursor(p_slot integer, p_lane_id integer) RETURNS {schema}.lane_cursor
 LANGUAGE plpgsql AS $function$
 DECLARE
     v_claim_slot integer;
-    v_found      integer;
+    v_found      {schema}.lane_cursor;
 BEGIN
     -- The cursor in force rides on the newest batch. Claim slots are asked from the current one back, each by name, so
     -- that no lock on another child is waited for.
@@ -78,23 +87,67 @@ BEGIN
               WHERE ready_slot = $1 AND lane_id = $2
               ORDER BY run_lease DESC
               LIMIT 1', v_claim_slot)
-           INTO cursor_xid, cursor_seq, highest_seq, late_xids, late_seqs
-          USING p_slot, p_lane_id;
-        GET DIAGNOSTICS v_found = ROW_COUNT;
-        EXIT WHEN v_found = 1;
+           INTO v_found USING p_slot, p_lane_id;
+        IF v_found.xid IS NOT NULL THEN
+            RETURN v_found;
+        END IF;
     END LOOP;
-    -- Never claimed from: before the first row there can be.
-    cursor_xid := coalesce(cursor_xid, '0');
-    cursor_seq := coalesce(cursor_seq, 0);
-    highest_seq := coalesce(highest_seq, 0);
-    late_xids := coalesce(late_xids, '{}');
-    late_seqs := coalesce(late_seqs, '{}');
+    RETURN ('0', 0, 0, '{}', '{}')::{schema}.lane_cursor;  -- never claimed from: before the first row there can be
 END
 $function$;
-COMMENT ON FUNCTION {schema}.lane_cursor(integer, integer) IS 'How far a lane has been claimed in a slot.';
+COMMENT ON FUNCTION {schema}.read_cursor(integer, integer) IS 'The cursor of a lane in a slot.';
+
+CREATE TYPE {schema}.lane_stretches AS (
+    after_xids  xid8[],
+    after_seqs  bigint[],
+    before_xids xid8[],
+    before_seqs bigint[],
+    late_count  integer
+);
+COMMENT ON TYPE {schema}.lane_stretches IS
+    'Parts of a lane, each between two keys that do not belong to it. The first late_count ones are late transactions.';
+
+CREATE FUNCTION {schema}.claimable_stretches(p_cursor {schema}.lane_cursor, p_snapshot pg_snapshot, p_own_xid xid8)
+RETURNS {schema}.lane_stretches
+LANGUAGE plpgsql AS $function$
+DECLARE
+    c_after_all CONSTANT bigint := 9223372036854775807;
+    v_stretches {schema}.lane_stretches;
+BEGIN
+    IF p_own_xid IS NULL AND p_cursor.late_xids = '{}' AND pg_snapshot_xmin(p_snapshot) = pg_snapshot_xmax(p_snapshot) THEN
+        -- Nothing is open and nothing was late.
+        RETURN (ARRAY[p_cursor.xid], ARRAY[p_cursor.seq], ARRAY[pg_snapshot_xmax(p_snapshot)], '{0}', 0)::{schema}.lane_stretches;
+    END IF;
+
+    WITH bound AS (
+        SELECT p_cursor.xid AS xid, p_cursor.seq AS seq
+        UNION ALL
+        SELECT open.xid, c_after_all
+          FROM (SELECT pg_snapshot_xip(p_snapshot) UNION ALL SELECT p_own_xid) AS open (xid)
+         WHERE open.xid > p_cursor.xid AND open.xid < pg_snapshot_xmax(p_snapshot)
+    ), stretch AS (
+        -- First the late transactions that have ended, each from where it was left.
+        SELECT true AS late, late.xid AS after_xid, late.seq AS after_seq, late.xid AS before_xid, c_after_all AS before_seq
+          FROM unnest(p_cursor.late_xids, p_cursor.late_seqs) AS late (xid, seq)
+         WHERE pg_visible_in_snapshot(late.xid, p_snapshot) AND late.xid IS DISTINCT FROM p_own_xid
+        UNION ALL
+        -- Then what lies beyond the cursor, in the gaps between open transactions: the million rows of a bulk load that is
+        -- not yet committed are stepped over, not walked.
+        SELECT false, xid, seq, lead(xid, 1, pg_snapshot_xmax(p_snapshot)) OVER (ORDER BY xid), 0
+          FROM bound
+    )
+    SELECT array_agg(after_xid ORDER BY late DESC, after_xid), array_agg(after_seq ORDER BY late DESC, after_xid),
+           array_agg(before_xid ORDER BY late DESC, after_xid), array_agg(before_seq ORDER BY late DESC, after_xid),
+           count(*) FILTER (WHERE late)
+      INTO v_stretches
+      FROM stretch;
+    RETURN v_stretches;
+END
+$function$;
+COMMENT ON FUNCTION {schema}.claimable_stretches({schema}.lane_cursor, pg_snapshot, xid8) IS
+    'Where a claim may find jobs: everything that is not claimed, of transactions that had ended in the snapshot.';
 
 CREATE TYPE {schema}.ready_rows AS (
-    snapshot        pg_snapshot,
     row_count       integer,
     late_xids       xid8[],
     late_seqs       bigint[],
@@ -120,14 +173,15 @@ LANGUAGE plpgsql AS $maker$
 BEGIN
     EXECUTE format($template$
 CREATE FUNCTION {schema}.read_ready_%1$s(
-    p_lane_id integer, p_cursor_xid xid8, p_cursor_seq bigint, p_late_xids xid8[], p_late_seqs bigint[],
-    p_own_xid xid8, p_limit integer, p_has_tombstones boolean)
+    p_lane_id integer, p_stretches {schema}.lane_stretches, p_limit integer, p_has_tombstones boolean)
 RETURNS {schema}.ready_rows
 LANGUAGE plpgsql AS $function$
 DECLARE
     v_rows {schema}.ready_rows;
 BEGIN
-    SELECT pg_current_snapshot(), count(*),
+    -- A nested loop, which is the only plan there is for this, reads the stretches in their order: what is cut off by the
+    -- limit lies behind what is not.
+    SELECT count(*),
            array_agg(found.enqueue_xid) FILTER (WHERE found.late),
            array_agg(found.lane_seq) FILTER (WHERE found.late),
            (array_agg(found.enqueue_xid) FILTER (WHERE NOT found.late))[count(*) FILTER (WHERE NOT found.late)],
@@ -142,42 +196,17 @@ BEGIN
            array_agg(found.args) FILTER (WHERE tombstone.found IS NULL),
            coalesce(bool_or(found.unique_key IS NOT NULL) FILTER (WHERE tombstone.found IS NULL), false)
       INTO v_rows
-      FROM (-- First the late transactions that have ended, each from where it was left.
-            (SELECT true AS late, ready.*
-               FROM unnest(p_late_xids, p_late_seqs) AS late (xid, seq)
-              CROSS JOIN LATERAL (
-                    SELECT * FROM {schema}.ready_entries_%1$s AS entry
-                     WHERE entry.ready_slot = %1$s AND entry.lane_id = p_lane_id
-                       AND entry.enqueue_xid = late.xid AND entry.lane_seq > late.seq
-                     ORDER BY entry.lane_seq
-                     LIMIT p_limit) AS ready
-              WHERE pg_visible_in_snapshot(late.xid, pg_current_snapshot()) AND late.xid IS DISTINCT FROM p_own_xid
-              ORDER BY late.xid, ready.lane_seq
-              LIMIT p_limit)
-            UNION ALL
-            -- Then what lies beyond the cursor, in the gaps between open transactions: the million rows of a bulk load
-            -- that is not yet committed are stepped over, not walked.
-            (SELECT false, ready.*
-               FROM (SELECT bound.xid AS after_xid, bound.seq AS after_seq,
-                            lead(bound.xid, 1, pg_snapshot_xmax(pg_current_snapshot())) OVER (ORDER BY bound.xid) AS before_xid
-                       FROM (SELECT p_cursor_xid AS xid, p_cursor_seq AS seq
-                             UNION ALL
-                             SELECT xid, 9223372036854775807
-                               FROM pg_snapshot_xip(pg_current_snapshot()) AS xid WHERE xid > p_cursor_xid
-                             UNION ALL
-                             SELECT p_own_xid, 9223372036854775807
-                              WHERE p_own_xid > p_cursor_xid AND p_own_xid < pg_snapshot_xmax(pg_current_snapshot())) AS bound
-                    ) AS gap
-              CROSS JOIN LATERAL (
-                    SELECT * FROM {schema}.ready_entries_%1$s AS entry
-                     WHERE entry.ready_slot = %1$s AND entry.lane_id = p_lane_id
-                       AND (entry.enqueue_xid, entry.lane_seq) > (gap.after_xid, gap.after_seq)
-                       AND entry.enqueue_xid < gap.before_xid
-                     ORDER BY entry.enqueue_xid, entry.lane_seq
-                     LIMIT p_limit) AS ready
-              ORDER BY gap.after_xid, ready.enqueue_xid, ready.lane_seq
-              LIMIT p_limit)
-            LIMIT p_limit) AS found
+      FROM (SELECT stretch.place <= p_stretches.late_count AS late, ready.*
+              FROM unnest(p_stretches.after_xids, p_stretches.after_seqs, p_stretches.before_xids, p_stretches.before_seqs)
+                   WITH ORDINALITY AS stretch (after_xid, after_seq, before_xid, before_seq, place)
+             CROSS JOIN LATERAL (
+                   SELECT * FROM {schema}.ready_entries_%1$s AS entry
+                    WHERE entry.ready_slot = %1$s AND entry.lane_id = p_lane_id
+                      AND (entry.enqueue_xid, entry.lane_seq) > (stretch.after_xid, stretch.after_seq)
+                      AND (entry.enqueue_xid, entry.lane_seq) < (stretch.before_xid, stretch.before_seq)
+                    ORDER BY entry.enqueue_xid, entry.lane_seq
+                    LIMIT p_limit) AS ready
+             LIMIT p_limit) AS found
       LEFT JOIN LATERAL (
             SELECT true AS found
               FROM {schema}.ready_tombstones_%1$s AS stone
@@ -201,32 +230,42 @@ LANGUAGE sql IMMUTABLE STRICT AS $function$
 $function$;
 COMMENT ON FUNCTION {schema}.one_if_same(anyarray) IS 'The array with one element when all are the same, else as it is.';
 
-CREATE FUNCTION {schema}.still_late(
-    p_late_xids xid8[], p_late_seqs bigint[], p_cursor_xid xid8, p_own_xid xid8, p_limit integer, p_rows {schema}.ready_rows,
-    OUT late_xids xid8[], OUT late_seqs bigint[])
+CREATE FUNCTION {schema}.moved_cursor(
+    p_cursor {schema}.lane_cursor, p_snapshot pg_snapshot, p_own_xid xid8, p_limit integer,
+    p_late_xids xid8[], p_late_seqs bigint[], p_last_xid xid8, p_last_seq bigint, p_highest_seq bigint)
+RETURNS {schema}.lane_cursor
 LANGUAGE plpgsql AS $function$
+DECLARE
+    v_moved {schema}.lane_cursor := (coalesce(p_last_xid, p_cursor.xid), coalesce(p_last_seq, p_cursor.seq),
+                                     greatest(p_cursor.highest_seq, p_highest_seq), '{}', '{}')::{schema}.lane_cursor;
 BEGIN
+    IF p_own_xid IS NULL AND p_cursor.late_xids = '{}' AND pg_snapshot_xmin(p_snapshot) = pg_snapshot_xmax(p_snapshot) THEN
+        RETURN v_moved;
+    END IF;
+
     SELECT coalesce(array_agg(late.xid ORDER BY late.xid), '{}'), coalesce(array_agg(late.seq ORDER BY late.xid), '{}')
-      INTO late_xids, late_seqs
+      INTO v_moved.late_xids, v_moved.late_seqs
       FROM (-- What was late stays so while its transaction is open, or when the limit may have cut off some of its rows.
             SELECT before.xid, greatest(before.seq, taken.seq) AS seq
-              FROM unnest(p_late_xids, p_late_seqs) AS before (xid, seq)
+              FROM unnest(p_cursor.late_xids, p_cursor.late_seqs) AS before (xid, seq)
              CROSS JOIN LATERAL (
                    SELECT max(read.seq) AS seq
-                     FROM unnest(p_rows.late_xids, p_rows.late_seqs) AS read (xid, seq)
+                     FROM unnest(p_late_xids, p_late_seqs) AS read (xid, seq)
                     WHERE read.xid = before.xid) AS taken
              WHERE before.xid = p_own_xid
-                OR NOT pg_visible_in_snapshot(before.xid, p_rows.snapshot)
-                OR cardinality(p_rows.late_xids) >= p_limit
+                OR NOT pg_visible_in_snapshot(before.xid, p_snapshot)
+                OR cardinality(p_late_xids) >= p_limit
             UNION ALL
             -- What the cursor passes now while it is open. Nothing of it was taken.
             SELECT open.xid, 0
-              FROM (SELECT pg_snapshot_xip(p_rows.snapshot) UNION ALL SELECT p_own_xid) AS open (xid)
-             WHERE open.xid > p_cursor_xid AND open.xid < p_rows.last_xid) AS late;
+              FROM (SELECT pg_snapshot_xip(p_snapshot) UNION ALL SELECT p_own_xid) AS open (xid)
+             WHERE open.xid > p_cursor.xid AND open.xid < p_last_xid) AS late;
+    RETURN v_moved;
 END
 $function$;
-COMMENT ON FUNCTION {schema}.still_late(xid8[], bigint[], xid8, xid8, integer, {schema}.ready_rows) IS
-    'The late list that belongs to the cursor after these rows.';
+COMMENT ON FUNCTION {schema}.moved_cursor(
+    {schema}.lane_cursor, pg_snapshot, xid8, integer, xid8[], bigint[], xid8, bigint, bigint) IS
+    'The cursor after a read: the keys of the late rows, the last key beyond the cursor and the highest sequence are given.';
 
 CREATE FUNCTION {schema}.claim_from(
     p_lane_id integer, p_priority smallint, p_slot integer, p_generation bigint, p_claim_slot integer, p_limit integer,
@@ -234,42 +273,34 @@ CREATE FUNCTION {schema}.claim_from(
 RETURNS SETOF {schema}.claimed_job
 LANGUAGE plpgsql AS $function$
 DECLARE
-    v_cursor      record;
-    v_rows        {schema}.ready_rows;
-    v_late        record;
+    v_cursor      {schema}.lane_cursor := {schema}.read_cursor(p_slot, p_lane_id);
+    v_snapshot    pg_snapshot;
     v_own_xid     xid8;
+    v_rows        {schema}.ready_rows;
     v_job_count   integer;
     v_run_lease   bigint;
     v_claimed_at  timestamptz;
     v_lease_until timestamptz;
 BEGIN
-    SELECT * INTO v_cursor FROM {schema}.lane_cursor(p_slot, p_lane_id);
-    IF v_cursor.cursor_xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN
+    IF v_cursor.xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN
         -- Only transactions that ended were taken from, so here this cannot be: the cursor is another cluster's.
         PERFORM {schema}.rebase_lane(p_lane_id, p_slot, p_generation);
-        SELECT * INTO v_cursor FROM {schema}.lane_cursor(p_slot, p_lane_id);
+        v_cursor := {schema}.read_cursor(p_slot, p_lane_id);
     END IF;
 
     -- Once, as a rule. Again when all that was read had a tombstone: the cursor then moves past them with an empty batch.
     LOOP
+        v_snapshot := pg_current_snapshot();
         v_own_xid := pg_current_xact_id_if_assigned();
-        EXECUTE format('SELECT * FROM {schema}.read_ready_%s($1, $2, $3, $4, $5, $6, $7, $8)', p_slot)
+        EXECUTE format('SELECT * FROM {schema}.read_ready_%s($1, $2, $3, $4)', p_slot)
            INTO v_rows
-          USING p_lane_id, v_cursor.cursor_xid, v_cursor.cursor_seq, v_cursor.late_xids, v_cursor.late_seqs,
-                v_own_xid, p_limit, {schema}.has_pages('ready_tombstones', p_slot);
+          USING p_lane_id, {schema}.claimable_stretches(v_cursor, v_snapshot, v_own_xid), p_limit,
+                {schema}.has_pages('ready_tombstones', p_slot);
         IF v_rows.row_count = 0 THEN
             RETURN;
         END IF;
-
-        SELECT * INTO v_late FROM {schema}.still_late(
-            v_cursor.late_xids, v_cursor.late_seqs, v_cursor.cursor_xid, v_own_xid, p_limit, v_rows);
-        IF v_rows.last_xid IS NOT NULL THEN
-            v_cursor.cursor_xid := v_rows.last_xid;
-            v_cursor.cursor_seq := v_rows.last_seq;
-        END IF;
-        v_cursor.highest_seq := greatest(v_cursor.highest_seq, v_rows.highest_seq);
-        v_cursor.late_xids := v_late.late_xids;
-        v_cursor.late_seqs := v_late.late_seqs;
+        v_cursor := {schema}.moved_cursor(v_cursor, v_snapshot, v_own_xid, p_limit, v_rows.late_xids, v_rows.late_seqs,
+                                          v_rows.last_xid, v_rows.last_seq, v_rows.highest_seq);
 
         -- The lease's number is drawn after the rows were read, under the lane's lock: the newest batch of a lane and
         -- slot has the highest, and a slot that is proven settled has no batch above the number that was last drawn.
@@ -282,7 +313,7 @@ BEGIN
                 cursor_xid, cursor_seq, highest_seq, late_xids, late_seqs, has_unique_keys,
                 job_ids, lane_seqs, enqueue_xids, attempts, max_attempts, kinds)
         VALUES (p_claim_slot, v_run_lease, p_slot, p_generation, p_lane_id, v_claimed_at, v_lease_until, v_job_count,
-                v_cursor.cursor_xid, v_cursor.cursor_seq, v_cursor.highest_seq, v_cursor.late_xids, v_cursor.late_seqs,
+                v_cursor.xid, v_cursor.seq, v_cursor.highest_seq, v_cursor.late_xids, v_cursor.late_seqs,
                 v_rows.has_unique_keys,
                 coalesce(v_rows.job_ids, '{}'), coalesce(v_rows.lane_seqs, '{}'),
                 coalesce({schema}.one_if_same(v_rows.enqueue_xids), '{}'), coalesce({schema}.one_if_same(v_rows.attempts), '{}'),
@@ -325,7 +356,7 @@ BEGIN
     -- With the key of this transaction the jobs would wait for it to end, since a claim takes nothing of an open one.
     -- They stand just behind the cursor instead: nobody else can move it while the lane is locked, and their sequence is
     -- above any that was taken.
-    SELECT cursor_xid INTO v_xid FROM {schema}.lane_cursor(p_slot, p_lane_id);
+    v_xid := ({schema}.read_cursor(p_slot, p_lane_id)).xid;
     WITH due AS (
         DELETE FROM {schema}.deferred_jobs WHERE job_id = ANY (v_due) RETURNING *)
     INSERT INTO {schema}.ready_entries

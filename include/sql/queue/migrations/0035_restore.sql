@@ -24,9 +24,8 @@ COMMENT ON FUNCTION {schema}.queue_was_restored() IS
 CREATE FUNCTION {schema}.rebase_lane(p_lane_id integer, p_slot integer, p_generation bigint) RETURNS void
 LANGUAGE plpgsql AS $function$
 DECLARE
-    v_cursor record;
+    v_cursor {schema}.lane_cursor := {schema}.read_cursor(p_slot, p_lane_id);
 BEGIN
-    SELECT * INTO v_cursor FROM {schema}.lane_cursor(p_slot, p_lane_id);
     -- A row waits when no claim can have taken it: beyond the cursor or what was taken of its late transaction; or newer,
     -- by a sequence that goes on after a restore, than all that was taken.
     EXECUTE format($rebase$
@@ -56,7 +55,7 @@ BEGIN
          WHERE waits
          ORDER BY lane_seq
         $rebase$, p_slot)
-      USING p_lane_id, v_cursor.cursor_xid, v_cursor.cursor_seq, v_cursor.highest_seq, v_cursor.late_xids, v_cursor.late_seqs;
+      USING p_lane_id, v_cursor.xid, v_cursor.seq, v_cursor.highest_seq, v_cursor.late_xids, v_cursor.late_seqs;
     INSERT INTO {schema}.lease_claim_batches
            (claim_slot, run_lease, ready_slot, ready_generation, lane_id, claimed_at, lease_until, job_count,
             cursor_xid, cursor_seq, highest_seq, late_xids, late_seqs, has_unique_keys,

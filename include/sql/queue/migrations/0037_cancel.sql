@@ -30,15 +30,14 @@ COMMENT ON FUNCTION {schema}.find_body(bigint) IS 'The body of a job that is wai
 CREATE FUNCTION {schema}.is_waiting(p_body {schema}.ready_entries) RETURNS boolean
 LANGUAGE plpgsql AS $function$
 DECLARE
-    v_cursor     record;
+    v_cursor     {schema}.lane_cursor := {schema}.read_cursor(p_body.ready_slot, p_body.lane_id);
     v_tombstoned boolean;
 BEGIN
     EXECUTE format('SELECT EXISTS (SELECT FROM {schema}.ready_tombstones_%1$s
                      WHERE ready_slot = %1$s AND lane_id = $1 AND enqueue_xid = $2 AND lane_seq = $3)', p_body.ready_slot)
        INTO v_tombstoned USING p_body.lane_id, p_body.enqueue_xid, p_body.lane_seq;
-    SELECT * INTO v_cursor FROM {schema}.lane_cursor(p_body.ready_slot, p_body.lane_id);
     RETURN NOT v_tombstoned
-       AND ((p_body.enqueue_xid, p_body.lane_seq) > (v_cursor.cursor_xid, v_cursor.cursor_seq)
+       AND ((p_body.enqueue_xid, p_body.lane_seq) > (v_cursor.xid, v_cursor.seq)
             OR EXISTS (SELECT FROM unnest(v_cursor.late_xids, v_cursor.late_seqs) AS late (xid, seq)
                         WHERE late.xid = p_body.enqueue_xid AND late.seq < p_body.lane_seq));
 END
