@@ -105,10 +105,10 @@ def in_thread() -> Iterator[Callable[[Callable[[], Any]], threading.Thread]]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait until a condition holds, ten seconds at most."""
+    """Wait until a condition holds, half a minute at most."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        never, end = threading.Event(), time.monotonic() + 10
+        never, end = threading.Event(), time.monotonic() + 30
         while not condition():
             assert time.monotonic() < end, "the condition did not come to hold"
             never.wait(0.01)

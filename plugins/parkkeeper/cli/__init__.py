@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -44,9 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded(
-        lambda: app(args=given or ["--help"], prog_name="parkkeeper", standalone_mode=False), given
-    )
+    return guarded(lambda: _invoke(given or ["--help"]), given)
+
+
+def _invoke(arguments: list[str]) -> None:
+    # Not by calling the app: that would answer an interrupt or a closed pipe by itself, and forget what was noted.
+    command = _command()
+    with command.make_context("parkkeeper", arguments) as context:
+        command.invoke(context)
+
+
+@cache
+def _command() -> Any:
+    """Build the commands from the functions' signatures, once a process."""
+    return typer.main.get_command(app)
 
 
 @app.callback()

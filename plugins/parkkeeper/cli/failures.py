@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import typer
@@ -37,20 +37,22 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 
-def guarded(command: Callable[[], Any], arguments: Sequence[str]) -> int:
+def guarded(command: Callable[[], None], arguments: Sequence[str]) -> int:
     """Run `command`; return its exit code, and have said what went wrong."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # Not every terminal knows every character.
     try:
         for number, argument in enumerate(arguments, start=1):
             _check_text(number, argument)
-        result = command()
+        command()
         sys.stdout.flush()
-        return result if isinstance(result, int) else 0
+        return 0
+    except typer.Exit as left:
+        return left.exit_code
     except BrokenPipeError:
         # Whoever read our output has left; Python would complain once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except SystemExit as left:
-        return left.code if isinstance(left.code, int) else REFUSED
     except (KeyboardInterrupt, typer.Abort) as error:
         return _say("interrupted", error, INTERRUPTED)
     except Exception as error:

@@ -59,7 +59,7 @@ def _lines(stream: BinaryIO) -> Iterator[Line]:
             if raw.isspace():
                 continue
             try:
-                yield Line(number, json_object(raw))
+                yield Line(number, json_object(raw.strip()))
             except ValueError as error:
                 yield Line(number, {}, str(error))
                 return

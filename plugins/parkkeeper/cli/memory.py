@@ -14,6 +14,7 @@ from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import attribute, duration
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import MemoryStore, extractors
+from parkkeeper.memory.turns import ON_INVALID
 
 app = typer.Typer(
     help="Append turns, form them into memory, see and undo what was parked, erase, recall.",
@@ -54,8 +55,10 @@ def append(
     A bad line ends the load with a non-zero exit code; it is named by its number, and what stands before it is in.
     With an idempotency_key on each line, the same file can simply be loaded again.
 
-    Example: `parkkeeper memory append --namespace support turns.jsonl`
+    Example: `parkkeeper memory append -n support turns.jsonl`
     """
+    if on_invalid not in ON_INVALID:
+        raise InvalidArgument(f"on_invalid {on_invalid!r} is refused: one of {', '.join(ON_INVALID)}")
     with ready(dsn, namespace, "memory") as (connection, space), opened(file) as stream:
         loaded = load(connection, MemoryStore(connection, space), stream, on_invalid)
     emit(loaded, as_json=json)
@@ -88,7 +91,7 @@ def form(
     A turn that fails is counted, tried again later, and parked when its attempts are spent: that is exit code 0, with
     the numbers beside it.
 
-    Example: `parkkeeper memory form --namespace support --limit 500`
+    Example: `parkkeeper memory form -n support --limit 500`
     """
     found = _extractor(extractor)
     with ready(dsn, namespace, "memory") as (connection, space):
@@ -120,7 +123,7 @@ def freshness(namespace: NamespaceName, scope: Scope, dsn: Dsn = None, json: Jso
     `formed` is an offset from 0: all turns up to it are in memory but the parked ones; `formed_strict` counts those
     as missing. Caught up means that `formed` is `stored` - 1.
 
-    Example: `parkkeeper memory freshness --namespace support --scope ada`
+    Example: `parkkeeper memory freshness -n support -s ada`
     """
     with ready(dsn, namespace, "memory") as (connection, space):
         found = MemoryStore(connection, space).freshness(scope)
@@ -140,7 +143,7 @@ def turn(
 ) -> None:
     """Say what became of one turn: pending, formed, parked, erased, or unknown.
 
-    Example: `parkkeeper memory turn --namespace support --scope ada --offset 3`
+    Example: `parkkeeper memory turn -n support -s ada --offset 3`
     """
     with ready(dsn, namespace, "memory") as (connection, space):
         status = MemoryStore(connection, space).turn_status(scope, offset)
@@ -161,7 +164,7 @@ def parked(
 ) -> None:
     """List parked turns by scope and offset, with the class of their failure and never a word of theirs.
 
-    Example: `parkkeeper memory parked --namespace support --limit 20`
+    Example: `parkkeeper memory parked -n support --limit 20`
     """
     place = None if after is None else _place(after)
     with ready(dsn, namespace, "memory") as (connection, space):
@@ -205,7 +208,7 @@ def unpark(
 
     Without any condition that is every parked turn of the namespace.
 
-    Example: `parkkeeper memory unpark --namespace support --error-class timeout --older-than 24h`
+    Example: `parkkeeper memory unpark -n support --error-class timeout --older-than 24h`
     """
     with ready(dsn, namespace, "memory") as (connection, space):
         count = MemoryStore(connection, space).unpark(
@@ -223,7 +226,7 @@ def unpark(
 def sweep(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
     """Park turns whose attempts are spent, return claims that ran out, unpark what a provider's outage parked.
 
-    Example: `parkkeeper memory sweep --namespace support`
+    Example: `parkkeeper memory sweep -n support`
     """
     with ready(dsn, namespace, "memory") as (connection, space):
         outcome = MemoryStore(connection, space).sweep()
@@ -251,7 +254,7 @@ def erase(
 
     Prints the receipt. Exit code 1 when something was left (`clean` is no): run it again.
 
-    Example: `parkkeeper memory erase --namespace support --subject ada --reason subject_request`
+    Example: `parkkeeper memory erase -n support --subject ada --reason subject_request`
     """
     with ready(dsn, namespace, "memory") as (connection, space):
         receipt = MemoryStore(connection, space).erase(
@@ -275,7 +278,7 @@ def recall(
 
     The output is personal data.
 
-    Example: `parkkeeper memory recall --namespace support --scope ada "broken invoice"`
+    Example: `parkkeeper memory recall -n support -s ada "broken invoice"`
     """
     with ready(dsn, namespace, "memory") as (connection, space):
         found = MemoryStore(connection, space).recall(scope, query, limit=limit)

@@ -48,7 +48,7 @@ def migrate(
 
     Each migration is one transaction; a second run applies nothing. The schema is made if it is missing.
 
-    Example: `parkkeeper migrate --family queue --namespace jobs --queue-slots 32`
+    Example: `parkkeeper migrate --family queue -n jobs --queue-slots 32`
     """
     slots = _slots(family, queue_slots)
     with connected(dsn, namespace) as (connection, space):
@@ -64,7 +64,7 @@ def plan(
 ) -> None:
     """Show what `migrate` would apply; reads only.
 
-    Example: `parkkeeper plan --family memory --namespace support`
+    Example: `parkkeeper plan --family memory -n support`
     """
     with connected(dsn, namespace) as (connection, space):
         pending = migrations.plan(connection, space, family, target=target)
@@ -76,7 +76,7 @@ def status(family: Family, namespace: NamespaceName, dsn: Dsn = None, json: Json
 
     Fails with exit code 4 when a file is not what was applied, or the namespace is newer than this release.
 
-    Example: `parkkeeper status --family queue --namespace jobs --json`
+    Example: `parkkeeper status --family queue -n jobs --json`
     """
     with connected(dsn, namespace) as (connection, space):
         found = migrations.status(connection, space, family)
@@ -106,7 +106,7 @@ def render(
 
     Each migration is one transaction that also writes the ledger, so that `migrate` can go on where it ends.
 
-    Example: `parkkeeper render --family queue --namespace jobs | psql -v ON_ERROR_STOP=1 "$PARKKEEPER_DSN"`
+    Example: `parkkeeper render --family queue -n jobs | psql -v ON_ERROR_STOP=1 "$PARKKEEPER_DSN"`
     """
     script = migrations.render(namespace, family, target=target, queue_slots=_slots(family, queue_slots))
     if json:

@@ -43,12 +43,15 @@ def emit(document: Any, *, as_json: bool, empty: str = "nothing", notes: Sequenc
         emoji=False,
         soft_wrap=False,
     )
-    if isinstance(document, Sequence):
-        console.print(_rows([_items(row) for row in document]) if document else Text(empty))
-    else:
-        console.print(_figures(_items(document)))
-    for note in notes:
-        console.print(Text(printable(note)))
+    # Captured, not printed: rich would answer a closed pipe by itself.
+    with console.capture() as capture:
+        if isinstance(document, Sequence):
+            console.print(_rows([_items(row) for row in document]) if document else Text(empty))
+        else:
+            console.print(_figures(_items(document)))
+        for note in notes:
+            console.print(Text(printable(note)))
+    sys.stdout.write(capture.get())
 
 
 def printable(text: str) -> str:

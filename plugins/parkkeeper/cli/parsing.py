@@ -57,7 +57,7 @@ def json_object(text: str | bytes) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_constant=_not_json, parse_float=_finite)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg} at character {error.pos + 1})") from None
+        raise ValueError(f"not JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})") from None
     except UnicodeDecodeError:
         raise ValueError("not valid UTF-8") from None
     except RecursionError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext, redirect_stdout
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -11,12 +13,15 @@ import typer
 from parkkeeper.cli.lines import batches, opened
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
 from parkkeeper.cli.output import emit
-from parkkeeper.cli.parsing import duration, json_object, moment
+from parkkeeper.cli.parsing import attribute, duration, json_object, moment
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.jobs import STATES, list_jobs
 from parkkeeper.queue.outcomes import PruneOutcome, RetryFailedOutcome
+from parkkeeper.queue.ring import LOCK_TIMEOUT
+from parkkeeper.queue.storage import LEASE
+from parkkeeper.queue.worker import Handler, Worker
 
 app = typer.Typer(
     help="Enqueue and work jobs, turn the ring, count, put failed jobs back.", rich_markup_mode="markdown"
@@ -58,7 +63,7 @@ def create(
 ) -> None:
     """Make a queue's settings, or change them. A queue without settings is made by its first job.
 
-    Example: `parkkeeper queue create --namespace jobs --queue mail --failed-retention 7d`
+    Example: `parkkeeper queue create -n jobs -q mail --failed-retention 7d`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
         QueueStorage(connection, space).set_queue(queue, failed_retention=failed_retention)
@@ -79,7 +84,7 @@ def enqueue(
             help="The job's arguments as a JSON object; @FILE or - (stdin): JSON Lines, one job each.",
         ),
     ] = "{}",
-    priority: Annotated[int, typer.Option(help="1 to 4; a lower number is claimed first.")] = 2,
+    priority: Annotated[int, typer.Option(help="A lower number is claimed first.")] = 2,
     run_at: Moment = None,
     max_attempts: Annotated[
         int, typer.Option(help="How many claims a job may have before it is failed.")
@@ -93,9 +98,9 @@ def enqueue(
 ) -> None:
     """Add one job, or one for each line of a file: all of them, or none.
 
-    Example: `parkkeeper queue enqueue --namespace jobs --queue mail --kind welcome --args '{"user": 7}'`
+    Example: `parkkeeper queue enqueue -n jobs -q mail --kind welcome --args '{"user": 7}'`
 
-    Example: `parkkeeper queue enqueue --namespace jobs --queue mail --kind welcome --args @users.jsonl`
+    Example: `parkkeeper queue enqueue -n jobs -q mail --kind welcome --args @users.jsonl`
     """
     options: dict[str, Any] = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
     source = "-" if args == "-" else args[1:] if args.startswith("@") else None
@@ -138,13 +143,72 @@ def _enqueue_lines(
 
 
 @app.command()
+def work(
+    namespace: NamespaceName,
+    queue: Queue,
+    handler: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[KIND=]MODULE:FUNCTION",
+            help="What does the jobs, of one kind or of all; it is called with the claimed job (job_id, kind, args, "
+            "attempt, ...), and fails it by raising. May be given once for each kind.",
+        ),
+    ],
+    batch: Annotated[int, typer.Option(metavar="JOBS", help="How many to claim at once.")] = 10,
+    lease: Annotated[
+        timedelta,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            show_default=False,
+            help="How long a batch may take before its jobs can be taken for abandoned. [default: 5m]",
+        ),
+    ] = LEASE,
+    drain: Annotated[bool, typer.Option("--drain", help="Stop when there is nothing to claim.")] = False,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Work off a queue until interrupted (Ctrl-C or SIGTERM): the batch in hand is finished and recorded first.
+
+    A failure is shown by its class alone; its text stands on the job.
+
+    Example: `parkkeeper queue work -n jobs -q mail --handler tasks:handle --drain`
+    """
+    handlers = _handlers(handler)
+    with ready(dsn, namespace, "queue") as (connection, space):
+        storage = QueueStorage(connection, space)
+        storage.queue_counts(queue)  # A worker on a misspelt queue would wait for ever.
+        worker = Worker(storage, queue, handlers, batch=batch, lease=lease)
+        # What a handler prints is no part of the document.
+        with redirect_stdout(sys.stderr) if json else nullcontext():
+            outcome = worker.run(drain=drain)
+    emit(outcome, as_json=json)
+
+
+def _handlers(references: list[str]) -> dict[str, Handler] | Handler:
+    """Import what does the jobs: for each kind, or for all."""
+    found: dict[str, Handler] = {}
+    for reference in references:
+        kind, _, place = reference.rpartition("=")
+        function = attribute("--handler", place)
+        if not callable(function):
+            raise InvalidArgument(f"handler {place!r} is refused: it cannot be called")
+        if kind in found:
+            raise InvalidArgument(f"handler {place!r} is refused: there is one already")
+        found[kind] = function
+    if "" in found and len(found) > 1:
+        raise InvalidArgument("handler is refused: one for all kinds leaves nothing to the others")
+    return found.get("", found)
+
+
+@app.command()
 def counts(namespace: NamespaceName, queue: Queue, dsn: Dsn = None, json: Json = False) -> None:
     """Count the jobs of a queue, exactly.
 
     `terminal` counts every job that has ended, ever; `failed` those that can be put back; `pruned_failed` those that
     were dropped past their retention and can not.
 
-    Example: `parkkeeper queue counts --namespace jobs --queue mail --json`
+    Example: `parkkeeper queue counts -n jobs -q mail --json`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
         found = QueueStorage(connection, space).queue_counts(queue)
@@ -154,7 +218,7 @@ def counts(namespace: NamespaceName, queue: Queue, dsn: Dsn = None, json: Json =
 @app.command()
 def rotate(
     namespace: NamespaceName,
-    lock_timeout: LockTimeout = timedelta(milliseconds=50),
+    lock_timeout: LockTimeout = LOCK_TIMEOUT,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
@@ -163,7 +227,7 @@ def rotate(
     The outcome is a word, and exit code 0 whichever it is: `rotated`; `skipped_idle` (the ring is empty);
     `skipped_busy` (no slot is empty: prune first); `blocked` (a lock was not had: try again).
 
-    Example: `parkkeeper queue rotate --namespace jobs`
+    Example: `parkkeeper queue rotate -n jobs`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
         outcome = QueueStorage(connection, space).rotate(lock_timeout=lock_timeout)
@@ -189,7 +253,7 @@ def prune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be done; locks and writes nothing.")
     ] = False,
-    lock_timeout: LockTimeout = timedelta(milliseconds=50),
+    lock_timeout: LockTimeout = LOCK_TIMEOUT,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
@@ -199,7 +263,7 @@ def prune(
     was not had: try again); `skipped_active` (jobs of the sealed slots still wait or run, see reason and count).
     One call reclaims one slot.
 
-    Example: `parkkeeper queue prune --namespace jobs --failed-retention 72h --dry-run`
+    Example: `parkkeeper queue prune -n jobs --failed-retention 72h --dry-run`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
         outcome = QueueStorage(connection, space).prune_oldest(
@@ -237,7 +301,7 @@ def retry_failed(
     `raced` counts those that were gone when their turn came; `conflicts` lists those whose unique key another job
     holds now: they stay failed.
 
-    Example: `parkkeeper queue retry-failed --namespace jobs --queue mail --finalized-from 2026-01-31T00:00:00Z`
+    Example: `parkkeeper queue retry-failed -n jobs -q mail --finalized-from 2026-01-31T00:00:00Z`
     """
     if (queue is None) == (kind is None):
         raise InvalidArgument("give either --queue or --kind")
@@ -284,7 +348,7 @@ def jobs(
 
     Neither arguments nor error texts are shown: they are the application's data.
 
-    Example: `parkkeeper queue jobs --namespace jobs --state failed --queue mail`
+    Example: `parkkeeper queue jobs -n jobs --state failed --queue mail`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
         found = list_jobs(connection, space, state, queue=queue, limit=limit)

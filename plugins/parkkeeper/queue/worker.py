@@ -53,8 +53,8 @@ class Worker:
     queue
         The name of the queue.
     handlers
-        A handler for each kind. A job of another kind fails, and can be tried by another worker until its attempts
-        are spent.
+        A handler for each kind, or one for whatever kind. A job of a kind without one fails, and can be tried by
+        another worker until its attempts are spent.
     batch
         How many jobs are claimed at once, from 1 on.
     lease
@@ -65,14 +65,14 @@ class Worker:
         self,
         storage: QueueStorage,
         queue: str,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, Handler] | Handler,
         *,
         batch: int = 10,
         lease: timedelta = LEASE,
     ) -> None:
         self._storage = storage
         self._queue = queue
-        self._handlers = MappingProxyType(dict(handlers))
+        self._handlers = handlers if callable(handlers) else MappingProxyType(dict(handlers))
         self._batch = batch
         self._lease = lease
 
@@ -134,7 +134,7 @@ class Worker:
         )
 
     def _handle(self, claim: ClaimedJob) -> None:
-        handler = self._handlers.get(claim.kind)
+        handler = self._handlers if callable(self._handlers) else self._handlers.get(claim.kind)
         if handler is None:
             raise LookupError(f"this worker has no handler for kind {claim.kind!r}")
         handler(claim)
