@@ -23,7 +23,7 @@ SOON = 20
 
 def query(storage: QueueStorage, text: str, *values: Any) -> list[tuple[Any, ...]]:
     """Run SQL of a test's own, with {ns} for the schema."""
-    composed = sql.SQL(text).format(ns=sql.Identifier(storage.namespace.name))  # type: ignore[arg-type]
+    composed = sql.SQL(text).format(ns=sql.Identifier(storage.namespace.name))
     cursor = storage.connection.execute(composed, values or None)
     return cursor.fetchall() if cursor.description else []
 
@@ -76,7 +76,7 @@ def pruned(storage: QueueStorage) -> tuple[int, int]:
         storage,
         "SELECT coalesce(sum(pruned_completed_count), 0)::bigint, coalesce(sum(pruned_failed_count), 0)::bigint"
         " FROM {ns}.queue_terminal_rollups",
-    )[0]  # type: ignore[return-value]
+    )[0]
 
 
 # Which jobs wait and which run is read from the batches' own lists here, not from cursors and sums.

@@ -115,11 +115,14 @@ def test_a_reader_of_the_slot_blocks_its_prune_and_nothing_changes(
     storage.rotate()
     before = snapshot(storage)
     reader = QueueStorage(connect(), storage.namespace)
+    begun: list[str] = []
+    on_statement(storage, "queue/prune", before=begun.append)
     with reader.connection.transaction():
         query(reader, "SELECT count(*) FROM {ns}.done_entries_0")
 
         outcome = storage.prune_oldest()
 
+        assert begun[-1] == "probe", "work was begun that could not be finished"
         assert (outcome.outcome, outcome.slot, outcome.generation, outcome.reason) == (
             "blocked",
             0,
@@ -147,6 +150,32 @@ def test_a_reader_that_comes_during_the_prune_blocks_its_truncate(
     assert storage.prune_oldest().outcome == "blocked"
     other.connection.execute("COMMIT")
     assert snapshot(storage) == before
+
+
+def test_a_writer_that_is_late_waits_for_the_prune_and_its_job_is_kept(
+    storage: QueueStorage, other: QueueStorage
+) -> None:
+    end_jobs(storage, 3)
+    # Such a transaction sees the ring as it was, and adds to the slot that is sealed by now.
+    other.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    query(other, "SELECT current_slot FROM {ns}.queue_ring_state")
+    storage.rotate()
+    waited = []
+
+    def write(name: str) -> None:
+        if name in ("census", "carry", "fold", "terminal_rows", "hold_all"):
+            with pytest.raises(psycopg.errors.LockNotAvailable), other.connection.transaction():
+                query(other, "SET LOCAL lock_timeout = '10ms'")
+                other.enqueue("q", "work")
+            waited.append(name)
+
+    on_statement(storage, "queue/prune", before=write)
+    assert storage.prune_oldest().outcome == "pruned"
+    assert len(waited) == 5
+    job_id = other.enqueue("q", "work")
+    other.connection.execute("COMMIT")
+    assert query(other, "SELECT ready_slot FROM {ns}.ready_entries WHERE job_id = %s", job_id) == [(0,)]
+    assert [claim.job_id for claim in storage.claim("q")] == [job_id]
 
 
 def test_readers_are_not_held_up_before_the_truncate(storage: QueueStorage, other: QueueStorage) -> None:
