@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -23,7 +23,6 @@ PUT = Put(
     failing=6,
     late=2,
     aged=1,
-    rounds=2,
 )
 COUNTS = QueueCounts(available=0, running=0, terminal=42, pruned_failed=1, deferred=0, failed=5)
 
@@ -72,7 +71,7 @@ RIGHT = Found(
     retried=2,
     counts=COUNTS,
     freshness={"english": ENGLISH, "ukrainian": UKRAINIAN},
-    page={"queues": [{"queue": "files", "pruned_failed": 1}]},
+    page={"figures": {"queues": [{"queue": "files", **asdict(COUNTS)}]}},
     import_errors=[],
     providers=["apache-airflow-providers-standard", PROVIDER],
 )
@@ -110,18 +109,22 @@ def instead(old: RunReport, new: RunReport) -> Callable[[], Found]:
             instead(FORMED, replace(FORMED, run=replace(FORMED.run, state="failed"))),
             "runs that did not succeed",
         ),
+        (
+            instead(SWEPT, replace(SWEPT, tasks=(replace(SWEPT.tasks[0], warnings=("careful",)),))),
+            "warnings of ours in the tasks' logs",
+        ),
         (other(import_errors=["dags/broken.py: SyntaxError"]), "import errors in the UI"),
         (other(providers=["apache-airflow-providers-standard"]), f"provider {PROVIDER} installed"),
         (other(counts=replace(COUNTS, running=1)), "jobs still waiting, running or deferred"),
         (other(counts=replace(COUNTS, terminal=41)), "jobs that ended, dropped ones too"),
         (other(counts=replace(COUNTS, failed=4)), "failed jobs that are retryable now"),
         (other(counts=replace(COUNTS, pruned_failed=0)), "failed jobs dropped past their retention"),
-        (other(retried=1), "late jobs retried after all turns"),
+        (other(retried=1), "late jobs retried after all rotations"),
         (
             instead(
                 LAST, turn(carried_failed=6, pruned_failed=1, pruned_completed=20, pruned_failed_total=1)
             ),
-            "failed jobs carried by the last turn",
+            "failed jobs carried by the last prune",
         ),
         (
             instead(
@@ -143,10 +146,13 @@ def instead(old: RunReport, new: RunReport) -> Callable[[], Found]:
         ),
         (
             instead(FIRST, turn("skipped_busy", carried_failed=4, pruned_completed=14)),
-            "turns of the ring (2 by hand) that did not turn it",
+            "rotations that opened no slot",
         ),
-        (other(page={"queues": [{"queue": "files", "pruned_failed": 0}]}), "… as the page shows it"),
-        (other(page={}), "… as the page shows it"),
+        (
+            other(page={"figures": {"queues": [{"queue": "files", **asdict(COUNTS), "failed": 4}]}}),
+            "the same figures on the page",
+        ),
+        (other(page={"figures": None}), "the same figures on the page"),
         (scope("english", ENGLISH, stored=11, formed=10), "turns stored, by scope"),
         (instead(FORMED, run(runs.FORMATION, form={"formed": 9})), "turns formed by the DAG"),
         (scope("english", ENGLISH, formed=8), "scopes not formed to the end"),

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -96,6 +97,8 @@ class AirflowStandalone:
             The metadata server did not start.
         """
         self.home.mkdir(parents=True, exist_ok=True)
+        # Of runs that the metadata database of an earlier start knew.
+        shutil.rmtree(self.home / "logs", ignore_errors=True)
         self._logs.mkdir(exist_ok=True)
         (self.home / "passwords.json").write_text(json.dumps({USER: PASSWORD}), encoding="utf-8")
         # Losing the last moments of it in a crash of the machine is no harm: it is made anew at each start.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from parkkeeper.demo import runs
@@ -45,8 +45,6 @@ class Put:
         Further jobs, which fail at first and succeed when they are retried.
     aged
         How many of the failed ones were made older than their retention.
-    rounds
-        How often the ring was turned by hand.
     """
 
     turns: Mapping[str, int]
@@ -56,7 +54,6 @@ class Put:
     failing: int
     late: int
     aged: int
-    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +81,11 @@ def airflow_checks(found: Found) -> list[Check]:
     return [
         Check("DAGs that ran", sorted(runs.DAGS), sorted({report.run.dag_id for report in found.runs})),
         Check("runs that did not succeed", 0, states.total() - states["success"]),
+        Check(
+            "warnings of ours in the tasks' logs",
+            [],
+            [warning for report in found.runs for task in report.tasks for warning in task.warnings],
+        ),
         Check("import errors in the UI", [], list(found.import_errors)),
         Check(f"provider {PROVIDER} installed", True, PROVIDER in found.providers),
     ]
@@ -100,22 +102,22 @@ def queue_checks(put: Put, found: Found) -> list[Check]:
         ),
         Check("jobs that ended, dropped ones too", put.jobs + put.late, counts.terminal),
         Check(
-            "failed jobs carried by the last turn",
+            "failed jobs carried by the last prune",
             put.failing - put.aged + put.late,
             found.last_round.figure("prune", "carried_failed"),
         ),
-        Check("late jobs retried after all turns", put.late, found.retried),
+        Check("late jobs retried after all rotations", put.late, found.retried),
         Check("failed jobs that are retryable now", put.failing - put.aged, counts.failed),
         Check("failed jobs dropped past their retention", put.aged, counts.pruned_failed),
         Check("… as the tasks reported them", put.aged, _total(ring, "prune", "pruned_failed")),
         Check("… as the last total", put.aged, found.last_round.figure("prune", "pruned_failed_total")),
+        Check("the same figures on the page", asdict(counts), _page_queue(found.page)),
         Check(
             "completed jobs dropped, as reported",
             put.jobs - put.failing,
             _total(ring, "prune", "pruned_completed"),
         ),
-        Check(f"turns of the ring ({put.rounds} by hand) that did not turn it", 0, len(ring) - rotated),
-        Check("… as the page shows it", counts.pruned_failed, _page_queue(found.page).get("pruned_failed")),
+        Check("rotations that opened no slot", 0, len(ring) - rotated),
     ]
 
 
@@ -154,6 +156,6 @@ def _offsets(freshness: Freshness) -> list[int]:
     return [offset for first, last in freshness.parked_ranges for offset in range(first, last + 1)]
 
 
-def _page_queue(page: Mapping[str, Any]) -> Mapping[str, Any]:
-    queues: Sequence[Mapping[str, Any]] = page.get("queues") or [{}]
-    return queues[0]
+def _page_queue(page: Mapping[str, Any]) -> dict[str, Any]:
+    queues: Sequence[Mapping[str, Any]] = (page.get("figures") or {}).get("queues") or [{}]
+    return {name: figure for name, figure in queues[0].items() if name != "queue"}

@@ -179,20 +179,23 @@ class AirflowClient:
             for row in rows
         ]
 
+    def xcom_keys(self, run: DagRun, task: TaskInstance) -> list[str]:
+        """Return the keys under which `task` pushed something."""
+        entries = self._pages(f"{_path(run, task)}/xcomEntries", "xcom_entries", map_index=task.map_index)
+        return [entry["key"] for entry in entries]
+
+    def xcom(self, run: DagRun, task: TaskInstance, key: str = "return_value") -> Any:
+        """Return what `task` pushed under `key`."""
+        path = f"{_path(run, task)}/xcomEntries/{key}"
+        return self._call("GET", path, params={"map_index": task.map_index})["value"]
+
     def xcoms(self, run: DagRun, task: TaskInstance) -> dict[str, Any]:
-        """Return what `task` pushed, by key."""
-        path = f"{_path(run)}/taskInstances/{task.task_id}/xcomEntries"
-        entries = self._pages(path, "xcom_entries", map_index=task.map_index)
-        return {
-            entry["key"]: self._call("GET", f"{path}/{entry['key']}", params={"map_index": task.map_index})[
-                "value"
-            ]
-            for entry in entries
-        }
+        """Return all that `task` pushed, by key; one call for each."""
+        return {key: self.xcom(run, task, key) for key in self.xcom_keys(run, task)}
 
     def log(self, run: DagRun, task: TaskInstance) -> list[dict[str, Any]]:
         """Return the lines of the task's last try, as structured records (``event``, ``level``, ...)."""
-        path = f"{_path(run)}/taskInstances/{task.task_id}/logs/{task.try_number}"
+        path = f"{_path(run, task)}/logs/{task.try_number}"
         content = self._call("GET", path, params={"map_index": task.map_index, "full_content": True})[
             "content"
         ]
@@ -238,8 +241,9 @@ def _run(row: dict[str, Any]) -> DagRun:
     return DagRun(row["dag_id"], row["dag_run_id"], row["state"], row["duration"])
 
 
-def _path(run: DagRun) -> str:
-    return f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
+def _path(run: DagRun, task: TaskInstance | None = None) -> str:
+    path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
+    return f"{path}/taskInstances/{task.task_id}" if task else path
 
 
 def _last_line(text: str) -> str:

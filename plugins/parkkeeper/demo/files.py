@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from parkkeeper.queue.worker import Handler
+from parkkeeper.queue import ClaimedJob
 
 QUEUE = "files"
 #: Compare a file with the digest that its package's RECORD has of it.
@@ -97,13 +97,12 @@ def read(path: str) -> str:
     return _digest(Path(path), "sha256")
 
 
-#: What a worker does for each kind.
-HANDLERS: Mapping[str, Handler] = {
-    VERIFY: lambda job: verify(**job.args),
-    ORIGIN: lambda job: read(**job.args),
-    LICENCE: lambda job: read(**job.args),
-    REPORT: lambda job: read(**job.args),
-}
+def handle(job: ClaimedJob) -> str:
+    """Do a job of any of the kinds here; what is raised makes it a failed one."""
+    return verify(**job.args) if job.kind == VERIFY else read(**job.args)
+
+
+HANDLERS = dict.fromkeys((VERIFY, ORIGIN, LICENCE, REPORT), handle)
 
 
 def _digest(path: Path, algorithm: str) -> str:

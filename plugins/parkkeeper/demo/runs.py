@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from parkkeeper.demo.client import AirflowClient, DagRun, TaskInstance
@@ -16,15 +17,28 @@ FORMATION = "parkkeeper_memory_formation"
 SWEEP = "parkkeeper_park_sweep"
 #: A DAG retries what the database refused after half a minute.
 TIMEOUT = timedelta(minutes=3)
+RESULT = "return_value"
+#: What is told first.
+ORDER = (
+    "outcome",
+    "carried_failed",
+    "pruned_failed",
+    "pruned_failed_total",
+    "formed",
+    "parked",
+    "parked_total",
+)
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 DAGS = (MIGRATE, MAINTENANCE, FORMATION, SWEEP)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """One task of a run, and what it pushed to XCom."""
+    """One task of a run, what it pushed to XCom, and the warnings of this package in its log."""
 
     task: TaskInstance
     figures: Mapping[str, Any]
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +89,17 @@ def finish(client: AirflowClient, run: DagRun) -> RunReport:
 
 
 def report(client: AirflowClient, run: DagRun) -> RunReport:
-    """Return a finished run with what its tasks pushed; Airflow's own copy of the whole result is left out."""
-    return RunReport(
-        run,
-        tuple(
-            TaskReport(
-                task, {key: value for key, value in client.xcoms(run, task).items() if key != "return_value"}
-            )
-            for task in client.task_instances(run)
-        ),
-    )
+    """Return a finished run, and of each of its tasks what it pushed and which warnings of ours its log has."""
+    return RunReport(run, tuple(_report_task(client, run, task) for task in client.task_instances(run)))
+
+
+def _report_task(client: AirflowClient, run: DagRun, task: TaskInstance) -> TaskReport:
+    keys = client.xcom_keys(run, task)
+    # The whole result is there too: one call for all values instead of one for each.
+    whole = client.xcom(run, task) if RESULT in keys else {}
+    figures = {key: whole[key] for key in ORDER if key in keys}
+    figures |= {key: whole[key] for key in keys if key != RESULT}
+    return TaskReport(task, figures, tuple(_warnings(client.log(run, task))))
 
 
 def report_all(client: AirflowClient) -> tuple[RunReport, ...]:
@@ -95,3 +110,12 @@ def report_all(client: AirflowClient) -> tuple[RunReport, ...]:
 def _error(log: Sequence[Mapping[str, Any]]) -> str:
     errors = [detail for line in log for detail in line.get("error_detail") or []]
     return f"{errors[-1]['exc_type']}: {errors[-1]['exc_value']}" if errors else "its log names no error"
+
+
+def _warnings(log: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the warnings and errors that came from this package; Airflow has some of its own."""
+    for line in log:
+        source = str(line.get("filename", ""))
+        ours = str(line.get("logger", "")).startswith("parkkeeper") or source.startswith(_PACKAGE)
+        if ours and line.get("level") in ("warning", "error", "critical"):
+            yield str(line.get("event"))

@@ -208,7 +208,6 @@ def _put(material: Material, late: files.Plan) -> Put:
         failing=sum(plan.failing for plan in material.plans),
         late=late.total,
         aged=AGED,
-        rounds=len(material.plans),
     )
 
 
