@@ -17,9 +17,11 @@ class ParkkeeperPlugin(AirflowPlugin):
     external_views: list[Any] = [  # noqa: RUF012
         {
             "name": "Parkkeeper",
-            "href": f"{URL_PREFIX}/",
+            # Relative, so that it holds where Airflow is served below a path.
+            "href": f"{URL_PREFIX[1:]}/",
+            "icon": f"{URL_PREFIX[1:]}/static/icon.svg",
+            "icon_dark_mode": f"{URL_PREFIX[1:]}/static/icon-dark.svg",
             "destination": "nav",
-            "category": "browse",
             "url_route": "parkkeeper",
         }
     ]

@@ -29,7 +29,12 @@ STATEMENT_TIMEOUT = timedelta(seconds=5)
 LOCK_TIMEOUT = timedelta(seconds=1)
 
 _HERE = Path(__file__).parent
-_STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
+_STATIC = {
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "icon-dark.svg": "image/svg+xml",
+}
 
 # Nothing but our own style and script; shown in a frame of Airflow's UI and in no other site's.
 _HEADERS = {

@@ -46,7 +46,7 @@ SCOPE = (
         "Formed up to",
         "Every turn up to this offset is in memory, erased, or parked; the first offset is 0.",
     ),
-    ("formed_strict", "Strictly", "The same, counting parked turns as not formed."),
+    ("formed_strict", "Strictly up to", "The same, counting parked turns as not formed."),
     ("backlog", "Backlog", "Turns that are neither formed nor parked nor erased: they will be tried."),
     ("parked", "Parked", "Exceptions to both offsets: turns that were given up on, kept, and not in memory."),
 )
