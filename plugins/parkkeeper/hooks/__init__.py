@@ -11,7 +11,6 @@ from typing import Any
 import psycopg
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 from airflow.sdk import Connection
-from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from parkkeeper.database import milliseconds
@@ -63,8 +62,8 @@ class ParkkeeperHook(PostgresHook):
     ) -> Iterator[psycopg.Connection[Any]]:
         """Open a session in autocommit mode for the length of the context.
 
-        However the context is left, a statement that still runs then is cancelled. If this process is killed,
-        the server ends the session within about a second by itself.
+        When the context is left, or this process dies, in the middle of a statement, the server ends that within
+        about a second.
 
         Parameters
         ----------
@@ -84,25 +83,14 @@ class ParkkeeperHook(PostgresHook):
             "lock_timeout": f"{milliseconds(lock_timeout)}ms",
             "idle_in_transaction_session_timeout": f"{milliseconds(IDLE_IN_TRANSACTION_SESSION_TIMEOUT)}ms",
             "client_connection_check_interval": "500ms",
-            "default_transaction_read_only": "on" if read_only else "off",
         }
+        if read_only:
+            settings["default_transaction_read_only"] = "on"
         connection = self._connect()
         try:
             # Set, not sent as startup options: options in the connection's extra would replace those.
             connection.execute(_CONFIGURE, (list(settings), list(settings.values())))
             yield connection
-        finally:
-            self._end(connection)
-
-    def _end(self, connection: psycopg.Connection[Any]) -> None:
-        try:
-            # Left in the middle of a statement: an execution_timeout, say, which psycopg knows nothing of.
-            if connection.info.transaction_status is TransactionStatus.ACTIVE:
-                connection.cancel_safe(timeout=5)
-        except psycopg.Error as error:
-            self.log.warning(
-                "The running statement was not cancelled (%s): the server ends it soon", error.sqlstate
-            )
         finally:
             connection.close()
 
