@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,15 +73,20 @@ def run(dsn: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def spawn(dsn: str) -> Callable[..., subprocess.Popen[bytes]]:
-    """Start the installed program in a process of its own."""
+def spawn(dsn: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start the installed program in a process of its own, which does not outlive the test."""
+    started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         command = [str(PROGRAM), *[str(argument) for argument in arguments]]
-        return subprocess.Popen(command, env=os.environ | {"PARKKEEPER_DSN": dsn}, **pipes)
+        started.append(subprocess.Popen(command, env=os.environ | {"PARKKEEPER_DSN": dsn}, **pipes))
+        return started[-1]
 
-    return start
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture

@@ -157,6 +157,13 @@ def test_a_bad_line_is_named_by_its_number_and_what_stands_before_it_is_in(
     }
 
 
+def test_a_bad_line_of_one_scope_does_not_double_the_others(run, support: str, connection) -> None:
+    turns = line("ada", "one") + line("zoe", "two") + line("zoe", "three\x00") + line("bob", "never")
+    assert run("memory", "append", "-n", support, stdin=turns).failed(1).startswith("line 3 is refused: ")
+    store = MemoryStore(connection, support)
+    assert [store.freshness(scope).stored for scope in ("ada", "bob", "zoe")] == [1, 0, 1]
+
+
 def test_bytes_that_are_no_text_are_a_bad_line(run, support: str) -> None:
     turns = GOOD[0].encode() + b'{"scope": "\xff"}\n'
     assert (

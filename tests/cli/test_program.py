@@ -132,7 +132,8 @@ def test_an_interrupted_load_says_how_many_went_in(spawn, finish, connection, su
     process.send_signal(signal.SIGINT)
     done = finish(process)
     assert (done.code, done.out) == (130, "")
-    assert done.err == "parkkeeper: interrupted; 500 turns went in\n"
+    # When the signal meets the answer to the commit, the load does not know of it.
+    assert re.fullmatch(r"parkkeeper: interrupted; at least (0|500) turns went in\n", done.err)
     assert store.freshness("ada").stored == 500
 
 

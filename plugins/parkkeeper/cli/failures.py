@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -39,6 +40,8 @@ _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 def guarded(command: Callable[[], None], arguments: Sequence[str]) -> int:
     """Run `command`; return its exit code, and have said what went wrong."""
+    # The driver's own warnings show the server's address; what they are about is said in one line below.
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Not every terminal knows every character.
     try:
@@ -71,7 +74,7 @@ def explain(error: Exception) -> tuple[str, int]:
         return error.format_message().rstrip(".") + hint, USAGE  # type: ignore[attr-defined]
     if isinstance(error, psycopg.Error):
         # Its message may hold a row; the class and the sqlstate do not.
-        lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08")[:2] in ("08", "57")
+        lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(("08", "57P"))
         what = "the session with the database was lost" if lost else "the database refused"
         return (
             f"{what} ({error.sqlstate or 'no sqlstate'}, {type(error).__name__})",

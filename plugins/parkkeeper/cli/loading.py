@@ -50,8 +50,12 @@ def load(
                     done += _append_one(connection, store, line, on_invalid)
             if bad is not None:
                 raise LineRefused(f"line {bad.number} is refused: {bad.problem}")
+    except LineRefused as refused:
+        refused.add_note(f"{len(done)} turns went in")
+        raise
     except BaseException as error:
-        error.add_note(f"{len(done)} turns went in")
+        # A commit that was not answered may have been one.
+        error.add_note(f"at least {len(done)} turns went in")
         raise
     return Loaded(len(done), sum(done), len(done) - sum(done))
 
