@@ -1,5 +1,5 @@
 -- Claim, in one round trip.
 
 -- name: claim
-SELECT job_id, kind, args, priority, attempt, max_attempts, run_lease, lease_until, claim_slot, ordinal
+SELECT priority, claim_slot, run_lease, lease_until, job_ids, attempts, max_attempts, kinds, args
   FROM {schema}.claim_jobs(%(queue)s, %(limit)s::integer, %(lease_seconds)s::double precision)

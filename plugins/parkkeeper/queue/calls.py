@@ -41,7 +41,7 @@ def call(
     def run() -> list[tuple[Any, ...]]:
         # The caller's own cursor and row factories are not asked.
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-            return cursor.execute(statement, values, prepare=True).fetchall()
+            return cursor.execute(statement, values, prepare=True, binary=True).fetchall()
 
     try:
         with known_namespace(namespace, "queue"):

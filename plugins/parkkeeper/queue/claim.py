@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import repeat
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -13,6 +16,8 @@ from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue.arguments import MAX_CLAIM, lease_seconds, whole_number
 from parkkeeper.queue.calls import call
+
+T = TypeVar("T")
 
 _SQL = statements("queue/claim")
 
@@ -59,7 +64,30 @@ def claim(
         "limit": whole_number("limit", limit, range(1, MAX_CLAIM + 1)),
         "lease_seconds": lease_seconds(lease),
     }
-    return [
-        ClaimedJob(job_id, queue, *rest)
-        for job_id, *rest in call(connection, namespace, _SQL, "claim", values)
-    ]
+    jobs: list[ClaimedJob] = []
+    for priority, claim_slot, run_lease, lease_until, *arrays, args in call(
+        connection, namespace, _SQL, "claim", values
+    ):
+        job_ids, attempts, max_attempts, kinds = arrays
+        size = len(job_ids)
+        columns = zip(
+            job_ids,
+            _each(kinds, size),
+            json.loads(args),
+            _each(attempts, size),
+            _each(max_attempts, size),
+            range(1, size + 1),
+            strict=True,
+        )
+        jobs += [
+            ClaimedJob(
+                job_id, queue, kind, arg, priority, attempt, most, run_lease, lease_until, claim_slot, ordinal
+            )
+            for job_id, kind, arg, attempt, most, ordinal in columns
+        ]
+    return jobs
+
+
+def _each(values: list[T], size: int) -> Iterable[T]:
+    """Return the values of a batch's jobs, of which one stands for all when all are the same."""
+    return repeat(values[0], size) if len(values) == 1 else values

@@ -15,20 +15,20 @@
 -- The functions below that have no SET are called only by those that have, and share their settings. These pin the
 -- plans: a child that was just made or truncated has no statistics, and a guess must not decide.
 
-CREATE TYPE {schema}.claimed_job AS (
-    job_id       bigint,
-    kind         text,
-    args         jsonb,
+CREATE TYPE {schema}.claimed_batch AS (
     priority     smallint,
-    attempt      smallint,
-    max_attempts smallint,
+    claim_slot   integer,
     run_lease    bigint,
     lease_until  timestamptz,
-    claim_slot   integer,
-    ordinal      integer
+    job_ids      bigint[],
+    attempts     smallint[],
+    max_attempts smallint[],
+    kinds        text[],
+    args         text
 );
-COMMENT ON TYPE {schema}.claimed_job IS
-    'A job as a worker gets it. claim_slot, run_lease and ordinal (from 1) say where its claim is recorded.';
+COMMENT ON TYPE {schema}.claimed_batch IS
+    'A batch as a worker gets it, in one row since a row a job costs both sides more than the claim. args is a JSON array; '
+    'attempts, max_attempts and kinds have one element when all jobs have the same. A job''s place, from 1, is its ordinal.';
 
 CREATE FUNCTION {schema}.require_read_committed() RETURNS void
 LANGUAGE plpgsql AS $function$
@@ -160,7 +160,7 @@ CREATE TYPE {schema}.ready_rows AS (
     attempts        smallint[],
     max_attempts    smallint[],
     kinds           text[],
-    args            jsonb[],
+    args            text,
     has_unique_keys boolean
 );
 COMMENT ON TYPE {schema}.ready_rows IS
@@ -193,7 +193,7 @@ BEGIN
            array_agg(found.attempt + 1::smallint) FILTER (WHERE tombstone.found IS NULL),
            array_agg(found.max_attempts) FILTER (WHERE tombstone.found IS NULL),
            array_agg(found.kind) FILTER (WHERE tombstone.found IS NULL),
-           array_agg(found.args) FILTER (WHERE tombstone.found IS NULL),
+           '[' || string_agg(found.args::text, ',') FILTER (WHERE tombstone.found IS NULL) || ']',
            coalesce(bool_or(found.unique_key IS NOT NULL) FILTER (WHERE tombstone.found IS NULL), false)
       INTO v_rows
       FROM (SELECT stretch.place <= p_stretches.late_count AS late, ready.*
@@ -270,17 +270,17 @@ COMMENT ON FUNCTION {schema}.moved_cursor(
 CREATE FUNCTION {schema}.claim_from(
     p_lane_id integer, p_priority smallint, p_slot integer, p_generation bigint, p_claim_slot integer, p_limit integer,
     p_lease interval)
-RETURNS SETOF {schema}.claimed_job
+RETURNS {schema}.claimed_batch
 LANGUAGE plpgsql AS $function$
 DECLARE
     v_cursor      {schema}.lane_cursor := {schema}.read_cursor(p_slot, p_lane_id);
     v_snapshot    pg_snapshot;
     v_own_xid     xid8;
     v_rows        {schema}.ready_rows;
+    v_batch       {schema}.claimed_batch;
     v_job_count   integer;
     v_run_lease   bigint;
     v_claimed_at  timestamptz;
-    v_lease_until timestamptz;
 BEGIN
     IF v_cursor.xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN
         -- Only transactions that ended were taken from, so here this cannot be: the cursor is another cluster's.
@@ -297,7 +297,7 @@ BEGIN
           USING p_lane_id, {schema}.claimable_stretches(v_cursor, v_snapshot, v_own_xid), p_limit,
                 {schema}.has_pages('ready_tombstones', p_slot);
         IF v_rows.row_count = 0 THEN
-            RETURN;
+            RETURN NULL;
         END IF;
         v_cursor := {schema}.moved_cursor(v_cursor, v_snapshot, v_own_xid, p_limit, v_rows.late_xids, v_rows.late_seqs,
                                           v_rows.last_xid, v_rows.last_seq, v_rows.highest_seq);
@@ -306,18 +306,20 @@ BEGIN
         -- slot has the highest, and a slot that is proven settled has no batch above the number that was last drawn.
         v_run_lease := nextval('{schema}.run_lease_seq');
         v_claimed_at := clock_timestamp();
-        v_lease_until := v_claimed_at + p_lease;
         v_job_count := coalesce(cardinality(v_rows.job_ids), 0);
+        v_batch := (p_priority, p_claim_slot, v_run_lease, v_claimed_at + p_lease, coalesce(v_rows.job_ids, '{}'),
+                    coalesce({schema}.one_if_same(v_rows.attempts), '{}'),
+                    coalesce({schema}.one_if_same(v_rows.max_attempts), '{}'),
+                    coalesce({schema}.one_if_same(v_rows.kinds), '{}'), v_rows.args)::{schema}.claimed_batch;
         INSERT INTO {schema}.lease_claim_batches
                (claim_slot, run_lease, ready_slot, ready_generation, lane_id, claimed_at, lease_until, job_count,
                 cursor_xid, cursor_seq, highest_seq, late_xids, late_seqs, has_unique_keys,
                 job_ids, lane_seqs, enqueue_xids, attempts, max_attempts, kinds)
-        VALUES (p_claim_slot, v_run_lease, p_slot, p_generation, p_lane_id, v_claimed_at, v_lease_until, v_job_count,
+        VALUES (p_claim_slot, v_run_lease, p_slot, p_generation, p_lane_id, v_claimed_at, v_batch.lease_until, v_job_count,
                 v_cursor.xid, v_cursor.seq, v_cursor.highest_seq, v_cursor.late_xids, v_cursor.late_seqs,
-                v_rows.has_unique_keys,
-                coalesce(v_rows.job_ids, '{}'), coalesce(v_rows.lane_seqs, '{}'),
-                coalesce({schema}.one_if_same(v_rows.enqueue_xids), '{}'), coalesce({schema}.one_if_same(v_rows.attempts), '{}'),
-                coalesce({schema}.one_if_same(v_rows.max_attempts), '{}'), coalesce({schema}.one_if_same(v_rows.kinds), '{}'));
+                v_rows.has_unique_keys, v_batch.job_ids, coalesce(v_rows.lane_seqs, '{}'),
+                coalesce({schema}.one_if_same(v_rows.enqueue_xids), '{}'), v_batch.attempts, v_batch.max_attempts,
+                v_batch.kinds);
         EXIT WHEN v_job_count > 0;
     END LOOP;
 
@@ -326,15 +328,11 @@ BEGIN
     IF v_rows.has_unique_keys THEN
         PERFORM {schema}.release_unique_keys(v_rows.job_ids, p_lane_id, v_rows.lane_seqs, 'running');
     END IF;
-    RETURN QUERY
-        SELECT job.id, job.kind, job.args, p_priority, job.attempt, job.max_attempts, v_run_lease, v_lease_until, p_claim_slot,
-               job.ordinal::integer
-          FROM unnest(v_rows.job_ids, v_rows.kinds, v_rows.args, v_rows.attempts, v_rows.max_attempts) WITH ORDINALITY
-               AS job (id, kind, args, attempt, max_attempts, ordinal);
+    RETURN v_batch;
 END
 $function$;
 COMMENT ON FUNCTION {schema}.claim_from(integer, smallint, integer, bigint, integer, integer, interval) IS
-    'Claim jobs of one lane from one slot. The lane is locked by the caller.';
+    'Claim jobs of one lane from one slot; NULL when there are none. The lane is locked by the caller.';
 
 CREATE FUNCTION {schema}.promote_due_jobs(p_lane_id integer, p_slot integer, p_generation bigint, p_limit integer) RETURNS void
 LANGUAGE plpgsql AS $function$
@@ -373,7 +371,7 @@ COMMENT ON FUNCTION {schema}.promote_due_jobs(integer, integer, bigint, integer)
     'Bring jobs of a lane whose time has come into the current slot, at most so many. The lane is locked by the caller.';
 
 CREATE FUNCTION {schema}.claim_jobs(p_queue text, p_limit integer, p_lease_seconds double precision)
-RETURNS SETOF {schema}.claimed_job
+RETURNS SETOF {schema}.claimed_batch
 LANGUAGE plpgsql
 SET search_path = pg_catalog
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -384,8 +382,8 @@ DECLARE
     v_claim_slot integer;
     v_lane       record;
     v_slot       record;
+    v_batch      {schema}.claimed_batch;
     v_left       integer := p_limit;
-    v_claimed    integer;
 BEGIN
     PERFORM {schema}.require_read_committed();
     IF {schema}.queue_was_restored() THEN
@@ -405,11 +403,12 @@ BEGIN
              WHERE generation IS NOT NULL AND {schema}.has_pages('ready_entries', slot)
              ORDER BY generation
         LOOP
-            RETURN QUERY SELECT * FROM {schema}.claim_from(
+            v_batch := {schema}.claim_from(
                 v_lane.lane_id, v_lane.priority, v_slot.slot, v_slot.generation, v_claim_slot, v_left,
                 make_interval(secs => p_lease_seconds));
-            GET DIAGNOSTICS v_claimed = ROW_COUNT;
-            v_left := v_left - v_claimed;
+            CONTINUE WHEN v_batch.run_lease IS NULL;
+            RETURN NEXT v_batch;
+            v_left := v_left - cardinality(v_batch.job_ids);
             IF v_left = 0 THEN
                 RETURN;
             END IF;
