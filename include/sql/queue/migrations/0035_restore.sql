@@ -8,14 +8,13 @@
 
 ALTER TABLE {schema}.queue_ring_state ADD COLUMN table_oid oid;
 UPDATE {schema}.queue_ring_state SET table_oid = tableoid;
-ALTER TABLE {schema}.queue_ring_state ALTER COLUMN table_oid SET NOT NULL;
 COMMENT ON COLUMN {schema}.queue_ring_state.table_oid IS
     'The oid of this table. A restore from a dump makes the table anew, with another oid: so it is noticed.';
 
 CREATE FUNCTION {schema}.queue_was_restored() RETURNS boolean
 LANGUAGE plpgsql STABLE AS $function$
 BEGIN
-    RETURN (SELECT table_oid <> tableoid FROM {schema}.queue_ring_state);
+    RETURN (SELECT table_oid IS DISTINCT FROM tableoid FROM {schema}.queue_ring_state);
 END
 $function$;
 COMMENT ON FUNCTION {schema}.queue_was_restored() IS
