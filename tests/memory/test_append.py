@@ -130,12 +130,11 @@ def test_an_append_on_a_connection_without_autocommit_waits_for_the_callers_comm
     store: MemoryStore, another: Callable[..., MemoryStore]
 ) -> None:
     mine = another()
-    connection = mine.connection
-    connection.autocommit = False
-    mine.append("s", say("one"))
+    mine.connection.autocommit = False
+    mine.append_many("s", [{"messages": say("one")}] * 2)
     assert store.freshness("s").stored == 0
-    connection.commit()
-    assert store.freshness("s").stored == 1
+    mine.connection.commit()
+    assert store.freshness("s").stored == 2
 
 
 def test_the_same_key_with_the_same_turn_is_the_same_observation(store: MemoryStore, db: Database) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -85,6 +85,24 @@ def test_a_claim_that_ran_out_is_taken_over_and_its_attempt_stays_counted(
     db.expire_claims()
     assert store.form_batch(failing("malformed")).failed == 1
     assert db.turn(0, *STATE) == (2, "malformed", None)
+
+
+def test_a_claim_that_is_taken_over_tells_of_the_crash_and_no_longer_of_what_came_before(
+    store: MemoryStore, db: Database
+) -> None:
+    store.append("s", say("x"))
+    store.form_batch(failing("malformed", "before"))
+    db.come_due()
+    die_with_a_turn(store)
+    db.expire_claims()
+    seen: list[tuple[object, ...]] = []
+
+    def look(turn: Turn) -> list[Memory]:
+        seen.append(db.turn(0, "formation_error_class", "formation_error", "formation_failed_at < now()"))
+        return []
+
+    store.form_batch(Scripted(look))
+    assert seen == [("worker_crash", None, True)]
 
 
 def test_a_turn_that_kills_its_worker_each_time_is_parked_by_the_next_claim(
@@ -200,6 +218,39 @@ def test_a_result_that_comes_after_its_deadline_is_discarded(store: MemoryStore,
     assert (outcome.formed, outcome.failed) == (0, 1)
     assert db.turn(0, "formation_error_class") == "timeout"
     assert db.one("SELECT count(*) FROM {schema}.memory") == 0
+
+
+def test_a_result_that_was_late_while_the_database_was_busy_is_discarded_too(
+    store: MemoryStore, another: Callable[..., MemoryStore], db: Database
+) -> None:
+    store.append_many("s", [{"messages": say("x")}] * 2)
+    worker = another(application_name="worker")
+    deadlines: list[datetime] = []
+    late, returned = threading.Event(), threading.Event()
+
+    def answer(turn: Turn) -> list[Memory]:
+        if turn.log_offset == 1:
+            deadlines.append(turn.deadline)
+            assert late.wait(PATIENCE)
+            returned.set()
+        return []
+
+    with store.connection.transaction():
+        store.connection.execute(
+            f"SELECT 1 FROM {store.namespace.identifier}.watermark_formed FOR UPDATE".encode()  # noqa: S608
+        )
+        batch = in_thread(
+            lambda: worker.form_batch(
+                Scripted(answer), turn_budget=timedelta(milliseconds=200), concurrency=2
+            )
+        )
+        until(lambda: db.waiting_for_a_lock("worker") and len(deadlines) == 1)
+        until(lambda: datetime.now(UTC) > deadlines[0])
+        late.set()
+        assert returned.wait(PATIENCE)
+    outcome = batch.result(PATIENCE)
+    assert (outcome.formed, outcome.failed) == (1, 1)
+    assert db.turn(1, "formation_error_class") == "timeout"
 
 
 def test_turns_in_hand_end_in_their_own_time_when_one_overruns(store: MemoryStore) -> None:

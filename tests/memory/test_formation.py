@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,6 +86,15 @@ def test_no_scope_waits_behind_a_noisy_one(store: MemoryStore) -> None:
     assert len({turn.scope for turn in extractor.seen}) == 10
     store.form_batch(extractor, limit=10)
     assert [turn.scope for turn in extractor.seen].count("noisy") == 11
+
+
+def test_no_scope_waits_for_ever_when_there_are_more_than_a_batch_takes(store: MemoryStore) -> None:
+    for number in range(8):
+        store.append_many(f"scope {number}", [{"messages": say("x")}] * 40)
+    extractor = Scripted(nothing)
+    for _ in range(60):
+        store.form_batch(extractor, limit=2)
+    assert len({turn.scope for turn in extractor.seen}) == 8
 
 
 def test_a_failure_is_recorded_on_the_turn_and_tried_again_after_a_doubling_wait(
@@ -260,6 +271,13 @@ def test_an_argument_outside_its_rule_is_refused_by_name(
     assert store.turn_status("s", 0) == "pending"
 
 
+@pytest.mark.parametrize("extractor", ["chunks", None, Chunks])
+def test_what_is_no_extractor_is_refused_before_a_turn_is_claimed(store: MemoryStore, extractor: Any) -> None:
+    store.append("s", say("x"))
+    with pytest.raises(InvalidArgument, match=r"extractor is a .*: it needs name, version and extract"):
+        store.form_batch(extractor)
+
+
 def test_an_extractor_without_a_name_is_refused(store: MemoryStore) -> None:
     extractor = Scripted(nothing)
     extractor.version = ""
@@ -278,6 +296,17 @@ def test_shipped_extractors_are_loaded_by_name() -> None:
     assert load("chunks").name == "chunks"
     with pytest.raises(InvalidArgument, match="extractor 'oracle' is refused: one of chunks"):
         load("oracle")
+
+
+def test_the_extractor_of_the_documentation_works(store: MemoryStore, db: Database) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "memory.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    shown: dict[str, Any] = {}
+    exec(code, shown)
+    store.append_many("s", [{"messages": say("One. Two.")}, {"messages": say("a\x07b")}])
+    assert store.form_batch(shown["FirstSentence"]()).formed == 1
+    assert db("SELECT text, kind FROM {schema}.memory") == [("One", "sentence")]
+    assert db.turn(1, "formation_error_class") == "malformed"
 
 
 def test_an_extraction_error_shows_its_class_alone() -> None:

@@ -29,16 +29,18 @@ SELECT scope
 -- name: claim
 -- The oldest due turn of a scope, with its messages. The attempt is counted here, so that one which kills its worker
 -- counts too; the end of a claim is when the turn comes due, so that a claim that was never answered is taken over here
--- as well. A turn that has had its attempts is returned by its id alone and left as it is: it is to be parked, under
--- locks that come before this one.
+-- as well. A turn that has had its attempts is returned without its content and left as it is: it is to be parked, under
+-- locks that come before this one. A batch goes on behind its last turn of the scope (`after`): while an old snapshot is
+-- open the entries of all turns that were claimed before stand at the head of the index.
 -- The commit need not reach the disk: a claim lost in a crash of the server is one that never was.
 WITH due AS (
-    SELECT o.observation_id, o.formation_attempts
+    SELECT o.observation_id, o.log_offset, o.next_attempt_at, o.formation_attempts
       FROM {schema}.observation AS o
      WHERE o.scope = %(scope)s
        AND o.formed_at IS NULL
        AND o.parked_at IS NULL
        AND o.next_attempt_at <= now()
+       AND (o.next_attempt_at, o.log_offset) > (%(after)s::timestamptz, %(after_offset)s)
      ORDER BY o.next_attempt_at, o.log_offset
      LIMIT 1
        FOR NO KEY UPDATE SKIP LOCKED
@@ -55,10 +57,10 @@ WITH due AS (
       FROM due
      WHERE o.observation_id = due.observation_id
        AND due.formation_attempts < %(max_attempts)s
-    RETURNING o.observation_id, o.log_offset, o.occurred_at, o.formation_attempts, o.deferrals
+    RETURNING o.observation_id, o.occurred_at, o.formation_attempts, o.deferrals
 )
-SELECT due.observation_id, claimed.log_offset, claimed.occurred_at, claimed.formation_attempts, claimed.deferrals,
-       message.roles, message.contents, set_config('synchronous_commit', 'off', true)
+SELECT due.observation_id, due.log_offset, due.next_attempt_at, claimed.occurred_at, claimed.formation_attempts,
+       claimed.deferrals, message.roles, message.contents, set_config('synchronous_commit', 'off', true)
   FROM due
   LEFT JOIN claimed ON claimed.observation_id = due.observation_id
   LEFT JOIN LATERAL (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -19,54 +19,60 @@ STORE_TIME = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A turn in hand. `attempt` counts this one; `deferrals` how often the provider asked to wait before it."""
+class Due:
+    """A turn that was due, since `next_attempt_at`."""
 
     observation_id: int
     scope: str
     log_offset: int
+    next_attempt_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Capped(Due):
+    """It has had all its attempts: to be parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Due):
+    """It is in hand. `attempt` counts this one; `deferrals` how often the provider asked to wait before it."""
+
     occurred_at: datetime
     attempt: int
     deferrals: int
     token: UUID
-    messages: tuple[Message, ...]
-
-    def __repr__(self) -> str:
-        return f"Claim(scope={self.scope!r}, log_offset={self.log_offset})"
-
-
-@dataclass(frozen=True, slots=True)
-class Capped:
-    """A due turn that has had all its attempts: to be parked."""
-
-    observation_id: int
-    scope: str
+    messages: tuple[Message, ...] = field(repr=False)
 
 
 def claim(
-    session: Session, scope: str, token: UUID, *, max_attempts: int, turn_budget: timedelta
+    session: Session,
+    scope: str,
+    token: UUID,
+    *,
+    after: Due | None = None,
+    max_attempts: int,
+    turn_budget: timedelta,
 ) -> Claim | Capped | None:
-    """Take the oldest due turn of `scope` under `token`; None when there is none that nobody else is taking."""
-    values = {"scope": scope, "token": token, "max_attempts": max_attempts, "lease": turn_budget + STORE_TIME}
+    """Take the oldest due turn of `scope` behind `after` under `token`; None when all are taken or none is due."""
+    values = {
+        "scope": scope,
+        "token": token,
+        "after": "-infinity" if after is None else after.next_attempt_at,
+        "after_offset": -1 if after is None else after.log_offset,
+        "max_attempts": max_attempts,
+        "lease": turn_budget + STORE_TIME,
+    }
     row = session.execute(_SQL, "claim", values).fetchone()
     if row is None:
         return None
-    if row.log_offset is None:
-        return Capped(row.observation_id, scope)
+    due = (row.observation_id, scope, row.log_offset, row.next_attempt_at)
+    if row.formation_attempts is None:
+        return Capped(*due)
     messages: tuple[Message, ...] = tuple(
         {"role": role, "content": content}
         for role, content in zip(row.roles or (), row.contents or (), strict=True)
     )
-    return Claim(
-        row.observation_id,
-        scope,
-        row.log_offset,
-        row.occurred_at,
-        row.formation_attempts,
-        row.deferrals,
-        token,
-        messages,
-    )
+    return Claim(*due, row.occurred_at, row.formation_attempts, row.deferrals, token, messages)
 
 
 def hand_back(session: Session, tokens: Collection[UUID]) -> None:
@@ -92,7 +98,10 @@ class DueTurns:
         self._max_attempts = max_attempts
         self._turn_budget = turn_budget
         self._left = limit
-        self._scopes = deque([scope] if scope is not None else self._due_scopes(limit))
+        # Each with the last turn that was taken of it.
+        self._scopes: deque[tuple[str, Due | None]] = deque(
+            (name, None) for name in ([scope] if scope is not None else self._due_scopes(limit))
+        )
 
     def _due_scopes(self, limit: int) -> list[str]:
         return [row.scope for row in self._session.execute(_SQL, "due_scopes", {"limit": limit})]
@@ -100,12 +109,17 @@ class DueTurns:
     def take(self, token: UUID) -> Claim | Capped | None:
         """Claim the next turn under `token`; None when there is none or the batch has had its share."""
         while self._scopes and self._left:
-            scope = self._scopes.popleft()
+            scope, last = self._scopes.popleft()
             taken = claim(
-                self._session, scope, token, max_attempts=self._max_attempts, turn_budget=self._turn_budget
+                self._session,
+                scope,
+                token,
+                after=last,
+                max_attempts=self._max_attempts,
+                turn_budget=self._turn_budget,
             )
             if taken is not None:
-                self._scopes.append(scope)
+                self._scopes.append((scope, taken))
                 self._left -= 1
                 return taken
         return None

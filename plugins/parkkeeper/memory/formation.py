@@ -94,9 +94,8 @@ class _Batch:
     def _claim(self, workers: Workers) -> None:
         while self._claiming and len(self._in_hand) < self._concurrency:
             token = uuid4()
-            self._tokens.add(
-                token
-            )  # first: an interrupt may come when the claim is made and not yet returned
+            # Noted first: an interrupt may come when the claim is made and not yet returned.
+            self._tokens.add(token)
             taken = self._due.take(token)
             if isinstance(taken, Claim):
                 self._submit(workers, taken)

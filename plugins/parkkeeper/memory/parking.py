@@ -114,12 +114,8 @@ def sweep(session: Session, policy: SweepPolicy) -> SweepOutcome:
     """Park what is at its cap, return claims that ran out, unpark by `policy`: each step a transaction of its own."""
     values = {"max_attempts": policy.max_attempts, "limit": policy.limit}
     capped = session.execute(_SQL, "capped", values).fetchall()
-    newly_parked = park_capped(
-        session,
-        {row.scope for row in capped},
-        [row.observation_id for row in capped],
-        max_attempts=policy.max_attempts,
-    )
+    scopes, ids = {row.scope for row in capped}, [row.observation_id for row in capped]
+    newly_parked = park_capped(session, scopes, ids, max_attempts=policy.max_attempts)
     returned = retried(session.connection, lambda: session.execute(_SQL, "return_expired", values).rowcount)
     unparked = unpark(
         session, classes=policy.unpark_classes, max_park_count=policy.max_park_count, limit=policy.limit

@@ -167,8 +167,13 @@ class MemoryStore:
         _positive(limit=limit, max_attempts=max_attempts, concurrency=concurrency)
         if turn_budget <= timedelta(0):
             raise InvalidArgument(f"turn_budget {turn_budget} is refused: above zero")
+        if isinstance(extractor, type) or not isinstance(extractor, Extractor):
+            raise InvalidArgument(
+                f"extractor is a {type(extractor).__name__}: it needs name, version and extract(turn); "
+                "parkkeeper.memory.extractors.load returns a shipped one by its name"
+            )
         for field in ("name", "version"):
-            checked_name(f"extractor.{field}", getattr(extractor, field, None))
+            checked_name(f"extractor.{field}", getattr(extractor, field))
         refuse_open_transaction(self.connection, "form_batch")
         with self._session.action("form_batch"):
             return formation.form_batch(
