@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pendulum
 from airflow.dag_processing.bundles.manager import DagBundlesManager
@@ -23,6 +23,8 @@ from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
+
+Task = TypeVar("Task")
 
 BUNDLE = "dags-folder"
 
@@ -44,14 +46,20 @@ def metadata() -> None:
     DagBundlesManager().sync_bundles_to_db()
 
 
-def run_task(make: Callable[[], BaseOperator], conf: dict[str, Any] | None = None) -> Ran:
-    """Run the one task that `make` returns, in a run of a DAG of its own, through Airflow's own task runner."""
+def known_dag(make: Callable[[], Task]) -> tuple[DAG, Task]:
+    """Make a DAG of the one task that `make` returns, and let the metadata database know of it."""
     metadata()
     with DAG(f"dag_{uuid.uuid4().hex}", schedule=None, start_date=pendulum.datetime(2025, 1, 1)) as dag:
         task = make()
     bag = DagBag(dag_folder="/dev/null", load_op_links=False)
     bag.bag_dag(dag)
     sync_bag_to_db(bag, BUNDLE, None)
+    return dag, task
+
+
+def run_task(make: Callable[[], BaseOperator], conf: dict[str, Any] | None = None) -> Ran:
+    """Run the one task that `make` returns, in a run of a DAG of its own, through Airflow's own task runner."""
+    dag, task = known_dag(make)
     now = pendulum.now("UTC")
     with create_session() as session:
         run = get_or_create_dagrun(

@@ -21,13 +21,13 @@ from parkkeeper.operators.base import Figures, Work
 
 
 class Sleeps(ParkkeeperOperator):
-    """Runs a statement that takes a minute."""
+    """Runs a statement that takes ten minutes."""
 
     outcomes = ("slept",)
 
     def prepare(self, namespace: Namespace) -> Work:
         def work(connection: psycopg.Connection[Any]) -> Figures:
-            connection.execute("SELECT pg_sleep(60)")
+            connection.execute("SELECT pg_sleep(600)")
             return {"outcome": "slept"}
 
         return work

@@ -32,7 +32,10 @@ def start(namespace: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         program = Path(__file__).with_name("killed_task.py")
         process = subprocess.Popen(
             [sys.executable, program, what, namespace],
-            env={**os.environ, "PYTHONPATH": str(program.parents[1])},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(program.parents[1]), os.environ.get("PYTHONPATH", "")]),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
