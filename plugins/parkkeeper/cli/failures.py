@@ -74,7 +74,9 @@ def explain(error: Exception) -> tuple[str, int]:
         return error.format_message().rstrip(".") + hint, USAGE  # type: ignore[attr-defined]
     if isinstance(error, psycopg.Error):
         # Its message may hold a row; the class and the sqlstate do not.
-        lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(("08", "57P"))
+        lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(
+            ("08", "57P")
+        )
         what = "the session with the database was lost" if lost else "the database refused"
         return (
             f"{what} ({error.sqlstate or 'no sqlstate'}, {type(error).__name__})",

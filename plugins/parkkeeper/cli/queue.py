@@ -39,10 +39,6 @@ LockTimeout = Annotated[
         help="How long to wait for locks, at most 5s; readers wait as long. [default: 50ms]",
     ),
 ]
-Moment = Annotated[
-    datetime | None,
-    typer.Option(parser=moment, metavar="TIME", help="ISO 8601 with a zone: 2026-01-31T12:00:00Z."),
-]
 
 
 @app.command()
@@ -85,7 +81,14 @@ def enqueue(
         ),
     ] = "{}",
     priority: Annotated[int, typer.Option(help="A lower number is claimed first.")] = 2,
-    run_at: Moment = None,
+    run_at: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=moment,
+            metavar="TIME",
+            help="Not before this time, in ISO 8601 with a zone: 2026-01-31T12:00:00Z.",
+        ),
+    ] = None,
     max_attempts: Annotated[
         int, typer.Option(help="How many claims a job may have before it is failed.")
     ] = 25,
@@ -290,8 +293,22 @@ def retry_failed(
     kind: Annotated[
         str | None, typer.Option(metavar="KIND", help="Only this kind, in whatever queue.")
     ] = None,
-    finalized_from: Moment = None,
-    finalized_before: Moment = None,
+    finalized_from: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=moment,
+            metavar="TIME",
+            help="Only jobs that failed at or after this time, in ISO 8601 with a zone: 2026-01-31T12:00:00Z.",
+        ),
+    ] = None,
+    finalized_before: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=moment,
+            metavar="TIME",
+            help="Only jobs that failed before this time, in ISO 8601 with a zone: 2026-01-31T12:00:00Z.",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(metavar="JOBS", help="At most so many. [default: all]")] = None,
     dsn: Dsn = None,
     json: Json = False,
