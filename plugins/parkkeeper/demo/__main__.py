@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from types import FrameType
 from typing import NoReturn
 
+import psycopg
 from rich.console import Console
 
 from parkkeeper.demo import airflow, checks, place, report, runs, story
@@ -44,6 +45,12 @@ def main() -> int:
                 _ignore_signals()
     except ParkkeeperError as error:
         sys.stderr.write(f"demo: {error}\n")
+        return 1
+    except psycopg.Error as error:
+        # Its own words may quote a row.
+        sys.stderr.write(
+            f"demo: the database refused a statement: {type(error).__name__} ({error.sqlstate})\n"
+        )
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("demo: interrupted; everything it started was stopped\n")
