@@ -1,4 +1,4 @@
-"""An Airflow connection to the session's server, and a namespace with both families."""
+"""An Airflow connection to the session's server, and a namespace."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ def airflow_connection(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def migrated(connection: psycopg.Connection, namespace: str) -> str:
-    """The test's namespace, with both families and a ring of four slots."""
-    for family in migrations.FAMILIES:
+def families() -> tuple[str, ...]:
+    """The families that a test's namespace has; a module that needs one of them says so."""
+    return migrations.FAMILIES
+
+
+@pytest.fixture
+def migrated(connection: psycopg.Connection, namespace: str, families: tuple[str, ...]) -> str:
+    """The test's namespace with its families and, where it has one, a ring of four slots."""
+    for family in families:
         migrations.migrate(connection, namespace, family, queue_slots=4)
     return namespace
 

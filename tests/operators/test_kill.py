@@ -17,8 +17,9 @@ from airflow_env import run_task
 from operators.killed_task import Sleeps
 from parkkeeper.demo.client import until
 from parkkeeper.memory import MemoryStore
+from parkkeeper.namespace import Namespace
 from parkkeeper.operators import TaskKilled
-from parkkeeper.operators.base import ParkkeeperOperator
+from parkkeeper.operators.base import ParkkeeperOperator, Work
 
 RUNNING = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'af:dag\\_%:killed:test:1' AND state = 'active'"
 
@@ -98,6 +99,9 @@ def test_a_task_that_was_told_to_end_before_it_began_does_nothing(namespace: str
     class Told(Sleeps):
         def pre_execute(self, context: object) -> None:
             self.on_kill()
+
+        def prepare(self, namespace: Namespace) -> Work:
+            raise AssertionError("it began")
 
     ran = run_task(lambda: Told(task_id="killed", namespace=namespace))
     assert ran.state == "failed"

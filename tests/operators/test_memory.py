@@ -17,6 +17,11 @@ CONTENT = "the words of a customer"
 ERROR = "the provider repeats: " + CONTENT
 
 
+@pytest.fixture
+def families() -> tuple[str, ...]:
+    return ("memory",)
+
+
 class Refuses:
     """An extractor that will not have any turn."""
 

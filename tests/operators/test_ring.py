@@ -24,6 +24,11 @@ NOTHING = {
 }
 
 
+@pytest.fixture
+def families() -> tuple[str, ...]:
+    return ("queue",)
+
+
 def end_jobs(
     storage: QueueStorage, *, completed: int = 0, failed: int = 0, age: timedelta | None = None
 ) -> None:
