@@ -118,8 +118,10 @@ def test_rebuilt_counters_are_what_the_rows_are(storage: QueueStorage) -> None:
 def test_counters_go_on_from_where_they_were_rebuilt(storage: QueueStorage) -> None:
     end_jobs(storage, 2)
     storage.enqueue_many("q", "work", [{}] * 3)
+    query(storage, "DELETE FROM {ns}.queue_terminal_count_deltas")
     storage.rebuild_terminal_counters()
     storage.rebuild_terminal_counters()
+    assert query(storage, "SELECT sum(count)::int FROM {ns}.queue_terminal_live_counts") == [(5,)]
     storage.complete(storage.claim("q", 2))
     storage.retry_failed_by_queue("q")
     assert differences(storage) == []

@@ -31,11 +31,13 @@ def test_jobs_that_wait_pin_their_slot(storage: QueueStorage) -> None:
 def test_jobs_of_a_transaction_that_commits_late_pin_their_slot(
     storage: QueueStorage, connect: Connect, namespace: str
 ) -> None:
+    end_jobs(storage, state="completed")  # The lane is known to both.
     late = connect()
     with late.transaction():
         QueueStorage(late, namespace).enqueue_many("q", "work", [{}] * 2)
         # The cursor passes the open transaction.
         end_jobs(storage, 2, state="completed")
+    assert query(storage, "SELECT max(cardinality(late_xids)) FROM {ns}.lease_claim_batches") == [(1,)]
     storage.rotate()
 
     outcome = storage.prune_oldest()
