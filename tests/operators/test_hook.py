@@ -11,7 +11,7 @@ import pytest
 from psycopg import conninfo
 
 from parkkeeper.demo.client import until
-from parkkeeper.errors import DatabaseUnavailable
+from parkkeeper.errors import DatabaseUnavailable, InvalidArgument
 from parkkeeper.hooks import ParkkeeperHook
 
 SECOND = timedelta(seconds=1)
@@ -103,6 +103,17 @@ def test_a_server_that_refuses_the_login_is_said_in_one_line(
     ):
         pass
     assert "guessed" not in str(raised.value)
+
+
+def test_an_extra_that_libpq_does_not_know_is_named(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_extra(dsn, {"colour": "blue"}, monkeypatch)
+    with (
+        pytest.raises(
+            InvalidArgument, match=r'^extra of connection parkkeeper_default is refused: .*"colour"'
+        ),
+        ParkkeeperHook().session(application_name="me", statement_timeout=SECOND),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(("extra", "seconds"), [({}, 10), ({"connect_timeout": 3}, 3)])

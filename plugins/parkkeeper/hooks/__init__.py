@@ -14,7 +14,7 @@ from airflow.sdk import Connection
 from psycopg.rows import tuple_row
 
 from parkkeeper.database import milliseconds
-from parkkeeper.errors import DatabaseUnavailable
+from parkkeeper.errors import DatabaseUnavailable, InvalidArgument
 
 #: How long to wait for the server when the connection does not say.
 CONNECT_TIMEOUT = timedelta(seconds=10)
@@ -76,6 +76,8 @@ class ParkkeeperHook(PostgresHook):
         ------
         DatabaseUnavailable
             The server was not reached or refused the login.
+        InvalidArgument
+            An extra of the connection is none that libpq knows.
         """
         settings = {
             "application_name": application_name.encode()[:_NAME_BYTES].decode(errors="ignore"),
@@ -100,6 +102,8 @@ class ParkkeeperHook(PostgresHook):
         except psycopg.OperationalError as error:
             reason = str(error).strip().splitlines()[-1]
             raise DatabaseUnavailable(f"connection {self.get_conn_id()} cannot be used: {reason}") from None
+        except psycopg.ProgrammingError as error:
+            raise InvalidArgument(f"extra of connection {self.get_conn_id()} is refused: {error}") from None
         connection.autocommit = True
         # A "cursor" extra of the connection would change what rows look like.
         connection.row_factory = tuple_row

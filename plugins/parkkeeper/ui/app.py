@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-from parkkeeper.errors import DatabaseUnavailable, MigrationError, UnknownNamespace
+from parkkeeper.errors import DatabaseUnavailable, InvalidArgument, MigrationError, UnknownNamespace
 from parkkeeper.hooks import ParkkeeperHook
 from parkkeeper.provider import option
 from parkkeeper.ui import figures, words
@@ -152,7 +152,7 @@ def _read(namespace: str | None) -> tuple[list[str], figures.Figures | None]:
         raise Unreadable(
             409, reason, "Bring the package and the namespace to the same release.", names
         ) from None
-    except (AirflowNotFoundException, DatabaseUnavailable) as error:
+    except (AirflowNotFoundException, DatabaseUnavailable, InvalidArgument) as error:
         log.warning("The page cannot use connection %s: %s", conn_id, error)
         reason = f"The database of connection {conn_id} cannot be reached."
     except psycopg.Error as error:
