@@ -20,7 +20,6 @@ class ParkkeeperPlugin(AirflowPlugin):
             # Relative, so that it holds where Airflow is served below a path.
             "href": f"{URL_PREFIX[1:]}/",
             "icon": f"{URL_PREFIX[1:]}/static/icon.svg",
-            "icon_dark_mode": f"{URL_PREFIX[1:]}/static/icon-dark.svg",
             "destination": "nav",
             "url_route": "parkkeeper",
         }

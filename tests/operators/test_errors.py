@@ -95,7 +95,7 @@ def test_a_row_that_is_refused_fails_for_good_and_is_not_shown(
         )
     assert "CheckViolation (sqlstate 23514, constraint held_short_chk)" in str(raised.value)
     assert CONTENT not in str(raised.value)
-    assert raised.value.__suppress_context__
+    assert (raised.value.__cause__, raised.value.__suppress_context__) == (None, True)
 
 
 @pytest.mark.parametrize("error", [InvalidArgument, InvalidTurn, ConservationBroken])

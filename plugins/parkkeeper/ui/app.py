@@ -33,7 +33,6 @@ _STATIC = {
     "page.css": "text/css",
     "page.js": "text/javascript",
     "icon.svg": "image/svg+xml",
-    "icon-dark.svg": "image/svg+xml",
 }
 
 # Nothing but our own style and script; shown in a frame of Airflow's UI and in no other site's.
