@@ -283,8 +283,10 @@ DECLARE
     v_claimed_at  timestamptz;
 BEGIN
     IF v_cursor.xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN
-        -- Only transactions that ended were taken from, so here this cannot be: the cursor is another cluster's.
-        PERFORM {schema}.rebase_lane(p_lane_id, p_slot, p_generation);
+        -- Only transactions that ended were taken from, so here this cannot be: the cursor is another cluster's, and the
+        -- restore was not noticed.
+        UPDATE {schema}.queue_ring_state SET table_oid = NULL;
+        PERFORM {schema}.rebase_claims();
         v_cursor := {schema}.read_cursor(p_slot, p_lane_id);
     END IF;
 

@@ -65,19 +65,23 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION {schema}.rebase_lane(integer, integer, bigint) IS
-    'Begin a lane anew in one slot, with the jobs that still wait in it. No other claim of the lane may be under way.';
+    'Begin a lane anew in one slot, with the jobs that still wait in it. The lane is locked by the caller.';
 
 CREATE FUNCTION {schema}.rebase_claims() RETURNS void
 LANGUAGE plpgsql AS $function$
+DECLARE
+    v_lane_id integer;
 BEGIN
-    -- Every claim asks queue_was_restored first and then waits here, so no lane has another claim under way.
+    -- Each claim asks queue_was_restored first, and waits here when it was.
     PERFORM FROM {schema}.queue_ring_state FOR UPDATE;
     IF NOT {schema}.queue_was_restored() THEN
         RETURN;  -- another session did it while this one waited
     END IF;
-    PERFORM {schema}.rebase_lane(lane.lane_id, slot.slot, slot.generation)
-       FROM {schema}.queue_lanes AS lane, {schema}.queue_ring_slots AS slot
-      WHERE slot.generation IS NOT NULL;
+    FOR v_lane_id IN SELECT lane_id FROM {schema}.queue_lanes ORDER BY lane_id LOOP
+        PERFORM {schema}.lock_lane(v_lane_id);
+        PERFORM {schema}.rebase_lane(v_lane_id, slot, generation)
+           FROM {schema}.queue_ring_slots WHERE generation IS NOT NULL;
+    END LOOP;
     UPDATE {schema}.queue_ring_state SET table_oid = tableoid;
 END
 $function$;

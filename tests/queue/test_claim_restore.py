@@ -1,0 +1,116 @@
+"""After a restore into a cluster that counts its transactions from lower on: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from parkkeeper.queue import QueueStorage
+from ringside import differences, prune_all, query
+
+Connect = Callable[..., psycopg.Connection[Any]]
+FAR = 10**9
+
+
+def restore(storage: QueueStorage, ahead: int, *, noticed: bool = True) -> None:
+    """Make the rows those of a dump from a cluster whose transactions were `ahead` of this one's.
+
+    With `noticed` the table of the ring's state is another one than the dump's, as it is after any real restore.
+    """
+    for statement in (
+        "UPDATE {ns}.ready_entries SET enqueue_xid = (enqueue_xid::text::bigint + %s)::text::xid8",
+        "UPDATE {ns}.ready_tombstones SET enqueue_xid = (enqueue_xid::text::bigint + %s)::text::xid8",
+        "UPDATE {ns}.done_entries SET enqueue_xid = (enqueue_xid::text::bigint + %s)::text::xid8",
+        "UPDATE {ns}.lease_claim_batches SET cursor_xid = (cursor_xid::text::bigint + %s)::text::xid8,"
+        " enqueue_xids = ARRAY(SELECT (x::text::bigint + %s)::text::xid8 FROM unnest(enqueue_xids) AS x),"
+        " late_xids = ARRAY(SELECT (x::text::bigint + %s)::text::xid8 FROM unnest(late_xids) AS x)",
+    ):
+        query(storage, statement, *[ahead] * statement.count("%s"))
+    if noticed:
+        query(storage, "UPDATE {ns}.queue_ring_state SET table_oid = 1")
+
+
+def claimed(storage: QueueStorage, limit: int = 100) -> list[int]:
+    return [claim.job_id for claim in storage.claim("q", limit)]
+
+
+@pytest.mark.parametrize(("ahead", "noticed"), [(FAR, True), (FAR, False), (40, True)])
+def test_what_waited_and_what_comes_new_is_claimed_once_each(
+    storage: QueueStorage, ahead: int, noticed: bool
+) -> None:
+    jobs = storage.enqueue_many("q", "k", [{"n": n} for n in range(6)])
+    done, running = storage.claim("q", 2)
+    assert storage.complete([done]) == 1
+    assert storage.rotate().outcome == "rotated"
+    jobs += storage.enqueue_many("q", "k", [{"n": n} for n in range(6, 9)])
+    restore(storage, ahead, noticed=noticed)
+
+    new = [storage.enqueue("q", "k") for _ in range(2)]  # below the cursors, as their numbers go
+    for _ in range(
+        2 * ahead if ahead < FAR else 0
+    ):  # until nothing tells the cursors from this cluster's own
+        query(storage, "SELECT pg_current_xact_id()")
+    assert storage.prune_oldest().outcome == "skipped_active"
+    assert sorted(claimed(storage, 3) + claimed(storage)) == sorted([*jobs[2:], *new])
+    assert claimed(storage) == []
+
+    later = storage.enqueue("q", "k")
+    assert claimed(storage) == [later]
+    assert storage.complete([running]) == 1
+    assert differences(storage) == []
+
+
+def test_claims_and_ended_jobs_keep_their_bodies(storage: QueueStorage) -> None:
+    storage.enqueue_many("q", "k", [{"n": n} for n in range(4)])
+    claims = storage.claim("q", 3)
+    assert storage.fail(claims[0], "no", terminal=True) == "failed"
+    restore(storage, FAR)
+    later = storage.enqueue("q", "k")
+    assert len(claimed(storage)) == 2
+    assert storage.fail(claims[1], "again") == "retryable"
+    assert storage.complete(claims[2:]) == 1
+    assert query(storage, "SELECT args FROM {ns}.deferred_jobs") == [({"n": 1},)]
+    assert query(storage, "SELECT args FROM {ns}.terminal_jobs ORDER BY job_id") == [({"n": 0},), ({"n": 2},)]
+    assert storage.retry_failed_by_queue("q").retried == [claims[0].job_id]
+    assert claimed(storage) == [claims[0].job_id]
+    assert later not in claimed(storage)
+
+
+def test_a_late_list_of_the_other_cluster_is_worked_off(storage: QueueStorage, connect: Connect) -> None:
+    late = QueueStorage(connect(), storage.namespace)
+    with late.connection.transaction():
+        waiting = late.enqueue_many("q", "k", [{}] * 3)
+        storage.enqueue("q", "k")
+        assert len(claimed(storage)) == 1
+    assert claimed(storage, 1) == waiting[:1]
+    restore(storage, FAR)
+    assert claimed(storage) == waiting[1:]
+    assert differences(storage) == []
+
+
+def test_a_tombstone_stands_after_a_restore(storage: QueueStorage) -> None:
+    first, second, third = storage.enqueue_many("q", "k", [{}] * 3)
+    assert storage.cancel(second)
+    restore(storage, FAR)
+    assert not storage.cancel(second)
+    assert storage.cancel(first)
+    assert claimed(storage) == [third]
+    assert storage.cancel(third)
+    assert differences(storage) == []
+
+
+def test_the_first_claim_sets_all_lanes_anew_and_the_ring_turns_on(storage: QueueStorage) -> None:
+    for queue in ("q", "other"):
+        storage.enqueue_many(queue, "k", [{}] * 2)
+        assert storage.complete(storage.claim(queue)) == 1
+    restore(storage, FAR)
+    assert query(storage, "SELECT {ns}.queue_was_restored()") == [(True,)]
+    assert storage.claim("no such queue") == []
+    assert query(storage, "SELECT {ns}.queue_was_restored()") == [(False,)]
+    for queue in ("q", "other"):
+        assert storage.complete(storage.claim(queue, 9)) == 1
+    assert storage.rotate().outcome == "rotated"
+    assert [outcome.pruned_completed for outcome in prune_all(storage)] == [4]
