@@ -53,7 +53,19 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(dsn: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def forgotten_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a command import modules of the test's own, which no later test finds in their place."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name, module in [*sys.modules.items()]:
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def run(
+    dsn: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, forgotten_modules: None
+) -> Run:
     """Run one command in this process, with PARKKEEPER_DSN set."""
     monkeypatch.setenv("PARKKEEPER_DSN", dsn)
     monkeypatch.setenv("TERM", "dumb")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from parkkeeper.cli.lines import BATCH
 from parkkeeper.memory import (
     ErasureReceipt,
     FormationOutcome,
@@ -174,9 +175,13 @@ def test_bytes_that_are_no_text_are_a_bad_line(run, support: str) -> None:
 
 
 def test_a_bad_line_beyond_the_first_batch_says_how_many_went_in(run, support: str, connection) -> None:
-    turns = "".join(line("ada", f"w{number}") for number in range(700)) + "rosebud\n"
-    assert run("memory", "append", "-n", support, stdin=turns).failed(1).endswith("; 700 turns went in")
-    assert MemoryStore(connection, support).freshness("ada").stored == 700
+    turns = "".join(line("ada", f"w{number}") for number in range(BATCH + 200)) + "rosebud\n"
+    assert (
+        run("memory", "append", "-n", support, stdin=turns)
+        .failed(1)
+        .endswith(f"; {BATCH + 200} turns went in")
+    )
+    assert MemoryStore(connection, support).freshness("ada").stored == BATCH + 200
 
 
 def test_what_cannot_be_stored_can_be_replaced(run, support: str) -> None:

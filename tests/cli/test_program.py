@@ -16,6 +16,7 @@ from psycopg import sql
 
 import parkkeeper
 from parkkeeper import cli, migrations
+from parkkeeper.cli.lines import BATCH
 from parkkeeper.memory import MemoryStore
 
 EVERY = [
@@ -126,15 +127,15 @@ def test_a_reader_that_leaves_before_a_short_answer_is_no_reason_to_complain(
 def test_an_interrupted_load_says_how_many_went_in(spawn, finish, connection, support: str, until) -> None:
     process = spawn("memory", "append", "--namespace", support)
     store = MemoryStore(connection, support)
-    process.stdin.write(LINE * 500)
+    process.stdin.write(LINE * BATCH)
     process.stdin.flush()
-    until(lambda: store.freshness("ada").stored == 500)
+    until(lambda: store.freshness("ada").stored == BATCH)
     process.send_signal(signal.SIGINT)
     done = finish(process)
     assert (done.code, done.out) == (130, "")
     # When the signal meets the answer to the commit, the load does not know of it.
-    assert re.fullmatch(r"parkkeeper: interrupted; at least (0|500) turns went in\n", done.err)
-    assert store.freshness("ada").stored == 500
+    assert re.fullmatch(r"parkkeeper: interrupted; at least (0|1000) turns went in\n", done.err)
+    assert store.freshness("ada").stored == BATCH
 
 
 def test_a_fault_of_our_own_is_one_line_too(run, monkeypatch) -> None:

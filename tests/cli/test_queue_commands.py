@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from parkkeeper.cli.lines import BATCH
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.jobs import ListedJob
 from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RetryFailedOutcome, RotateOutcome
@@ -129,7 +130,7 @@ def test_a_bad_argument_or_line_enqueues_nothing(run, jobs: str, content, bad: s
     command = ("queue", "enqueue", "-n", jobs, "-q", "mail", "--kind", "welcome", "--args")
     for line in (
         run(*command, bad).failed(2),
-        run(*command, "-", stdin='{"good": 1}\n' * 700 + bad + "\n" + '{"good": 1}\n').failed(2),
+        run(*command, "-", stdin='{"good": 1}\n' * (BATCH + 200) + bad + "\n" + '{"good": 1}\n').failed(2),
     ):
         assert expected in line
         assert "rosebud" not in line
@@ -146,6 +147,14 @@ def test_a_bad_line_is_named_by_its_number(run, jobs: str) -> None:
         "queue", "enqueue", "-n", jobs, "-q", "mail", "--kind", "k", "--args", "-", stdin=lines
     ).failed(2)
     assert refused == "line 3 is not a JSON object: nothing was enqueued"
+
+
+def test_people_are_not_shown_a_thousand_ids(run, jobs: str) -> None:
+    lines = "{}\n" * 1_000
+    done = run("queue", "enqueue", "-n", jobs, "-q", "mail", "--kind", "k", "--args", "-", stdin=lines)
+    assert "enqueued  1000" in done.out
+    assert "... (1000 in all)" in done.out
+    assert done.out.count(",") == 20
 
 
 def test_a_key_that_is_held_names_its_holder_and_never_itself(run, jobs: str, enqueue) -> None:

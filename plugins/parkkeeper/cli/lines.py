@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+#: How many lines are sent at once: enough to make round trips cheap, and not to make others wait for a scope's lock.
+BATCH = 1_000
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line that is not blank: its number from 1, and its object, or what is wrong with it."""
@@ -40,15 +44,15 @@ def opened(name: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def batches(stream: BinaryIO, what: str, size: int = 500) -> Iterator[list[Line]]:
-    """Yield lines in lists of up to `size`, the first line with a problem being the last of all.
+def batches(stream: BinaryIO, what: str) -> Iterator[list[Line]]:
+    """Yield lines in lists of up to :data:`BATCH`, the first line with a problem being the last of all.
 
     A bar on stderr, when that is a terminal, counts the lines whose batch is done with.
     """
     with _progress() as progress:
         task = progress.add_task(what, total=None)
         lines = _lines(stream)
-        while batch := list(islice(lines, size)):
+        while batch := list(islice(lines, BATCH)):
             yield batch
             progress.update(task, advance=len(batch))
 

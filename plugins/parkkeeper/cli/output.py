@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_SHOWN = 20  # of a list in a table's cell
 # Joiners are part of words in several scripts.
 _KEPT = frozenset("\u200c\u200d")
 
@@ -116,6 +117,7 @@ def _words(value: Any) -> str:
         case (int(), int()):
             return f"{value[0]}-{value[1]}"
         case tuple() | list():
-            return ", ".join(_words(item) for item in value)
+            more = [f"... ({len(value)} in all)"] if len(value) > _SHOWN else []
+            return ", ".join([*map(_words, value[:_SHOWN]), *more])
         case _:
             return str(value)
