@@ -90,4 +90,4 @@ lock: setup ## Resolve the development environment anew into requirements-dev.tx
 	@$(UV) pip compile --universal --python-version 3.11 --no-header --upgrade --extra test setup.cfg --output-file $(LOCK)
 
 clean: ## Remove what make and the tools made
-	@rm -rf $(VENV) build dist include/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .demo build dist include/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
