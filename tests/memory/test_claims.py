@@ -209,6 +209,8 @@ def test_an_extraction_that_never_returns_is_a_timeout_and_ends_the_batch(
     outcome = store.form_batch(held, turn_budget=timedelta(milliseconds=50))
     assert (outcome.formed, outcome.failed, outcome.backlog) == (0, 1, 3)
     assert db.turn(0, *STATE, "formation_error") == (1, "timeout", None, "no result in 0.05 s")
+    # It must not keep the process from ending either.
+    assert all(t.daemon for t in threading.enumerate() if t.name.startswith("parkkeeper-extract"))
     held.go_on.set()
 
 

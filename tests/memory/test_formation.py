@@ -287,8 +287,10 @@ def test_an_extractor_without_a_name_is_refused(store: MemoryStore) -> None:
 
 def test_a_batch_refuses_to_run_inside_a_transaction(store: MemoryStore) -> None:
     store.append("s", say("x"))
+    extractor = Scripted(nothing)
     with store.connection.transaction(), pytest.raises(TransactionOpen):
-        store.form_batch(Chunks())
+        store.form_batch(extractor)
+    assert extractor.seen == []
     assert store.form_batch(Chunks()).formed == 1
 
 

@@ -104,7 +104,11 @@ def test_an_unparked_turn_is_as_if_never_tried_but_for_its_park_count(
         "formation_error_class",
         "formation_error",
     )
-    park(store, "malformed")
+    store.append("s", say("x"))
+    assert store.form_batch(failing("rate_limited", retry_after=1)).deferred == 1
+    db.come_due()
+    assert store.form_batch(failing("malformed"), max_attempts=1).parked == 1
+    assert db.turn(0, *state[:2]) == (1, 1)
     store.unpark()
     assert db.turn(0, *state) == (0, 0, None, None, None)
     assert db.turn(0, "parked_at", "next_attempt_at <= now()", "park_count") == (None, True, 1)
@@ -140,15 +144,15 @@ def test_unpark_takes_what_meets_every_condition(store: MemoryStore, db: Databas
     other = park(store, "malformed")
     elsewhere = park(store, "refusal", scope="t")
     age(db, old, 5)
-    age(db, elsewhere, 9)
+    age(db, young, 2)
 
     assert store.unpark(observation_ids=[]) == 0
     assert store.unpark(observation_ids=[other], error_class="refusal") == 0
     assert store.unpark(scope="s", error_class="refusal", older_than=timedelta(hours=4)) == 1
     assert {turn.observation_id for turn in store.parked()} == {young, other, elsewhere}
     assert store.unpark(limit=1) == 1  # the longest parked
-    assert {turn.observation_id for turn in store.parked()} == {young, other}
-    assert store.unpark(observation_ids=[young, 10**9]) == 1
+    assert {turn.observation_id for turn in store.parked()} == {other, elsewhere}
+    assert store.unpark(observation_ids=[elsewhere, 10**9]) == 1
     assert store.freshness("s").by_class == {"malformed": 1}
 
 

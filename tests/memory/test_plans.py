@@ -64,6 +64,18 @@ def test_freshness_is_read_without_a_walk_over_the_log(pinned: MemoryStore, db: 
     assert pages(db, "memory/reading", "freshness", {"scope": "s", "walk": 1001}) < FEW
 
 
+def test_recall_looks_through_one_scope_and_not_through_all_that_use_the_word(
+    store: MemoryStore, db: Database
+) -> None:
+    store.append_many("crowd", [{"messages": say(*[f"green {'y' * 300}"] * 100)}] * 60)
+    store.append("s", say("green"))
+    store.form_batch(Chunks())
+    db("ANALYZE {schema}.memory")
+    assert db.one("SELECT pg_relation_size('{schema}.memory') / 8192") > 5 * FEW
+    values = {"scope": "s", "words": "'green'", "scope_word": "'\x01s'", "limit": 10}
+    assert pages(db, "memory/reading", "recall", values) < FEW
+
+
 def test_parked_turns_that_were_formed_since_are_not_walked_over_either(
     pinned: MemoryStore, db: Database
 ) -> None:

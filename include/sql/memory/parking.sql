@@ -36,12 +36,11 @@ UPDATE {schema}.observation AS o
 RETURNING o.scope, o.log_offset, o.formation_error_class::text AS error_class
 
 -- name: return_expired
--- Claims that were never answered, of turns with attempts left. The attempt stays counted.
+-- Claims that were never answered. The attempt stays counted; turns that have no more are parked before.
 WITH expired AS (
     SELECT observation_id
       FROM {schema}.observation
      WHERE formed_at IS NULL AND parked_at IS NULL AND formation_attempts > 0
-       AND formation_attempts < %(max_attempts)s
        AND claimed_until <= now()
      ORDER BY scope, log_offset
      LIMIT %(limit)s

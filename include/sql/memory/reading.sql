@@ -44,19 +44,25 @@ SELECT CASE
  WHERE w.scope = %(scope)s
    AND %(log_offset)s BETWEEN 0 AND w.log_offset
 
+-- name: words
+-- The words of a text as the index knows them.
+SELECT tsvector_to_array(to_tsvector('pg_catalog.simple', %(text)s))
+
 -- name: recall
--- Any word of the query may match. Words go into the tsquery one by one, quoted, so that nothing a person types is read
--- as an operator. The scope is a word of the index too: it narrows the search before any row is looked at.
-WITH asked AS (
-    SELECT string_agg('''' || replace(replace(word, '\', '\\'), '''', '''''') || '''', ' | ')::tsquery AS words,
-           ('''' || chr(1) || replace(replace(%(scope)s, '\', '\\'), '''', '''''') || '''')::tsquery AS scope
-      FROM unnest(tsvector_to_array(to_tsvector('pg_catalog.simple', %(query)s))) AS word
+-- The scope is a word of the index too: it narrows the search before any row is looked at. Where a memory comes from is
+-- looked up for the best only.
+WITH best AS (
+    SELECT m.memory_id, m.kind, m.text, m.extractor, m.extractor_version,
+           ts_rank(m.search, %(words)s::tsquery)::float8 AS rank
+      FROM {schema}.memory AS m
+     WHERE m.search @@ (%(words)s::tsquery && %(scope_word)s::tsquery)
+       AND m.scope = %(scope)s
+     ORDER BY rank DESC, m.memory_id DESC
+     LIMIT %(limit)s
 )
-SELECT m.memory_id, d.source_id AS observation_id, o.log_offset, o.occurred_at, m.kind, m.text,
-       ts_rank(m.search, asked.words)::float8 AS rank, m.extractor, m.extractor_version
-  FROM asked
-  JOIN {schema}.memory AS m ON m.search @@ (asked.words && asked.scope) AND m.scope = %(scope)s
-  JOIN {schema}.projection_dependency AS d ON d.derived_id = m.memory_id
+SELECT best.memory_id, d.source_id AS observation_id, o.log_offset, o.occurred_at, best.kind, best.text, best.rank,
+       best.extractor, best.extractor_version
+  FROM best
+  JOIN {schema}.projection_dependency AS d ON d.derived_id = best.memory_id
   JOIN {schema}.observation AS o ON o.observation_id = d.source_id
- ORDER BY rank DESC, m.memory_id DESC
- LIMIT %(limit)s
+ ORDER BY best.rank DESC, best.memory_id DESC

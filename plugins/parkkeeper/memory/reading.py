@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from parkkeeper.database import statements
 from parkkeeper.memory.outcomes import Freshness, Recall, RecalledMemory
-from parkkeeper.memory.search import spaced
+from parkkeeper.memory.search import SCOPE_MARK, quoted_word, spaced
 from parkkeeper.memory.session import Session
 
 _SQL = statements("memory/reading")
@@ -60,7 +60,15 @@ def turn_status(session: Session, scope: str, log_offset: int) -> str:
 def recall(session: Session, scope: str, query: str, *, limit: int) -> Recall:
     """Find memories; freshness is read first, so that they are never older than it says."""
     reach = freshness(session, scope)
-    rows = session.execute(
-        _SQL, "recall", {"scope": scope, "query": spaced(query), "limit": limit}, prepare=False
-    )
+    asked = session.execute(_SQL, "words", {"text": spaced(query)}).fetchone()
+    if asked is None or not asked[0]:
+        return Recall((), reach)
+    values = {
+        "scope": scope,
+        "words": " | ".join(quoted_word(word) for word in asked[0]),
+        "scope_word": quoted_word(SCOPE_MARK + scope),
+        "limit": limit,
+    }
+    # Not prepared: the planner has to see the words to know that the index is the way.
+    rows = session.execute(_SQL, "recall", values, prepare=False)
     return Recall(tuple(RecalledMemory(*row) for row in rows), reach)

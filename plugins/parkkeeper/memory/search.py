@@ -9,6 +9,15 @@ _KANA = "\u3040-\u30ff\u31f0-\u31ff"
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED = re.compile(f"[{_THAI}{_KANA}{_HAN}]+")
 
+#: What the scope's word in the index begins with: a character that the parser never yields.
+SCOPE_MARK = "\x01"
+
+
+def quoted_word(word: str) -> str:
+    """Return `word` for a tsquery, where nothing in it is an operator."""
+    escaped = word.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"
+
 
 def spaced(text: str) -> str:
     """Return `text` with each run of a script that is written without spaces as overlapping pairs of characters.
