@@ -21,6 +21,8 @@ from parkkeeper.demo.progress import Progress
 from parkkeeper.embedded import DSN_VARIABLE
 from parkkeeper.errors import ParkkeeperError
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def main() -> int:
     """Run the demo.
@@ -35,7 +37,7 @@ def main() -> int:
     once = parser.parse_args().once
     # Not on a terminal: as wide as the tables, which a log can hold.
     console = Console(width=None if sys.stdout.isatty() else 160)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:  # SIGINT too: a shell's background job starts with it ignored
         signal.signal(number, _interrupt)
     try:
         with ExitStack() as stack:
@@ -98,12 +100,13 @@ def _stay_up(console: Console, stage: story.Stage) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    _ignore_signals()  # make passes on what a terminal has sent already
     raise KeyboardInterrupt
 
 
 def _ignore_signals() -> None:
     """Let nothing cut short the stopping that comes next."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
