@@ -1,0 +1,150 @@
+"""Many producers, some slow, many claimers, the ring turning under them: what was committed is done, once."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from parkkeeper.queue import ClaimedJob, QueueStorage
+from ringside import SOON, differences, query
+
+Connect = Callable[..., psycopg.Connection[Any]]
+PRODUCERS, CLAIMERS, ENQUEUED = 12, 3, 5_000
+
+
+class Undone(Exception):
+    """Rolls a transaction back."""
+
+
+class Fuzz:
+    """What the threads share: sessions, tallies, and a sign that somebody has committed."""
+
+    def __init__(self, storage: QueueStorage, connect: Connect) -> None:
+        self.open = lambda: QueueStorage(connect(), storage.namespace)
+        self.progress = threading.Condition()
+        self.enqueued = 0
+        self.committed: Counter[int] = Counter()
+        self.claimed: Counter[int] = Counter()
+        self.ended: Counter[int] = Counter()
+        self.rolled_back = 0
+        self.producing = PRODUCERS
+
+    def tally(self, **changes: Any) -> None:
+        with self.progress:
+            for name, change in changes.items():
+                if isinstance(change, int):
+                    setattr(self, name, getattr(self, name) + change)
+                else:
+                    getattr(self, name).update(change)
+            self.progress.notify_all()
+
+    def linger(self, chance: random.Random) -> None:
+        """Keep a transaction open until others have gone on, or no longer do."""
+        with self.progress:
+            goal = len(self.committed) + chance.choice([1, 20, 200])
+            self.progress.wait_for(lambda: len(self.committed) >= goal, timeout=0.05)
+
+    def produce(self, seed: int) -> None:
+        storage, chance = self.open(), random.Random(seed)
+        while self.enqueued < ENQUEUED:
+            ids: list[int] = []
+            try:
+                with storage.connection.transaction():
+                    for _ in range(chance.choice([1, 1, 1, 3])):
+                        ids += self.enqueue(storage, chance)
+                        if chance.random() < 0.6:
+                            self.linger(chance)
+                    if chance.random() < 0.15:
+                        raise Undone
+            except Undone:
+                self.tally(enqueued=len(ids), rolled_back=1)
+            else:
+                self.tally(enqueued=len(ids), committed=ids)
+        self.tally(producing=-1)
+
+    def enqueue(self, storage: QueueStorage, chance: random.Random) -> list[int]:
+        if chance.random() < 0.2:
+            with suppress(Undone), storage.connection.transaction():
+                storage.enqueue("q", "undone")
+                raise Undone
+        priority = chance.choice([2, 2, 2, 1])
+        if chance.random() < 0.1:
+            return [
+                storage.enqueue(
+                    "q", "k", priority=priority, run_at=datetime.now(UTC) + timedelta(seconds=0.05)
+                )
+            ]
+        with storage.connection.transaction():
+            return storage.enqueue_many("q", "k", [{}] * chance.choice([1, 2, 10]), priority=priority)
+
+    def claim(self, seed: int) -> None:
+        storage, chance = self.open(), random.Random(seed)
+        while True:
+            over = not self.producing
+            claims: list[ClaimedJob] = []
+            with suppress(Undone), storage.connection.transaction():
+                claims = storage.claim("q", chance.choice([1, 10, 100, 1000]))
+                if claims and chance.random() < 0.1:
+                    claims = []
+                    raise Undone
+            if claims:
+                self.work(storage, chance, claims)
+            elif over and storage.queue_counts("q").available + storage.queue_counts("q").deferred == 0:
+                return
+            else:
+                with self.progress:
+                    self.progress.wait(0.01)
+
+    def work(self, storage: QueueStorage, chance: random.Random, claims: list[ClaimedJob]) -> None:
+        failing = [claim for claim in claims if chance.random() < 0.05]
+        outcomes = storage.fail_many([(claim, "no") for claim in failing], terminal=chance.random() < 0.5)
+        done = [claim for claim in claims if claim not in failing]
+        assert storage.complete(done) == len(done)
+        failed = [claim for claim, outcome in zip(failing, outcomes, strict=True) if outcome == "failed"]
+        self.tally(
+            claimed=[claim.job_id for claim in claims if claim.attempt == 1],
+            ended=[claim.job_id for claim in (*done, *failed)],
+        )
+
+    def turn(self) -> None:
+        storage = self.open()
+        while self.producing:
+            storage.rotate()
+            storage.prune_oldest()
+            with self.progress:
+                self.progress.wait(0.02)
+
+
+def test_what_was_committed_is_claimed_and_ended_once(storage: QueueStorage, connect: Connect) -> None:
+    fuzz = Fuzz(storage, connect)
+    with ThreadPoolExecutor(PRODUCERS + CLAIMERS + 1) as pool:
+        threads = [pool.submit(fuzz.produce, seed) for seed in range(PRODUCERS)]
+        threads += [pool.submit(fuzz.claim, 100 + seed) for seed in range(CLAIMERS)]
+        threads.append(pool.submit(fuzz.turn))
+        try:
+            for thread in threads:
+                thread.result(SOON * 3)
+        finally:
+            fuzz.enqueued, fuzz.producing = ENQUEUED, 0
+
+    assert fuzz.rolled_back > 10 and len(fuzz.committed) > ENQUEUED / 2
+    once = Counter(fuzz.committed.keys())
+    assert fuzz.claimed == once
+    assert fuzz.ended == once
+    counts = storage.queue_counts("q")
+    assert (counts.available, counts.running, counts.deferred) == (0, 0, 0)
+    assert counts.terminal == len(once)
+    assert differences(storage) == []
+    # It was no fair weather: some were late, and the ring has turned.
+    assert query(storage, "SELECT count(*) > 5 FROM {ns}.lease_claim_batches WHERE late_xids <> '{{}}'") == [
+        (True,)
+    ]
+    assert query(storage, "SELECT generation > 1 FROM {ns}.queue_ring_state") == [(True,)]
