@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import threading
@@ -68,7 +69,8 @@ def open_stage(
     material = pool.submit(_read)
     with progress.step("Postgres") as say:
         dsn = _database(stack, checkout.state)
-        _write_env(checkout.state, dsn)
+        if embedded.DSN_VARIABLE not in os.environ:
+            _write_env(checkout.state, dsn)
         connection = stack.enter_context(database.connect(dsn, application_name="parkkeeper-demo"))
         place.renew(connection, place.NAMESPACE)
         version = str(connection.info.server_version // 10_000)
