@@ -272,12 +272,12 @@ def test_an_argument_that_is_not_utf8_is_refused(run, jobs: str) -> None:
     ).failed(2)
 
 
-@pytest.mark.parametrize("command", ["counts", "retry-failed", "jobs"])
 @as_json
-def test_a_queue_that_does_not_exist_is_named(run, jobs: str, content, command: str, flags) -> None:
+def test_a_queue_that_does_not_exist_is_named(run, jobs: str, content, flags) -> None:
     before = content()
-    line = run("queue", command, "--namespace", jobs, "--queue", "nope", *flags).failed(1)
-    assert "queue 'nope'" in line
+    for command in (("counts",), ("retry-failed",), ("jobs",), ("work", "--handler", "builtins:print")):
+        line = run("queue", *command, "--namespace", jobs, "--queue", "nope", *flags).failed(1)
+        assert "queue 'nope'" in line
     assert content() == before
 
 

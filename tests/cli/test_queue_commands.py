@@ -224,7 +224,8 @@ def test_an_interrupted_worker_finishes_what_it_has_in_hand(
     started, go = tmp_path / "started", tmp_path / "go"
     enqueue("--args", json.dumps({"started": str(started), "go": str(go)}))
     process = spawn("queue", "work", "-n", jobs, "-q", "mail", "--handler", f"{handlers}:wait", "--json")
-    until(started.exists)
+    until(lambda: started.exists() or process.poll() is not None)
+    assert process.poll() is None, finish(process)
     process.send_signal(signal.SIGINT)
     go.touch()
     done = finish(process)

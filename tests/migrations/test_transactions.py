@@ -50,35 +50,33 @@ def test_a_transaction_that_fails_is_rolled_back(connection) -> None:
 def test_a_deadlock_is_tried_again(connect, in_thread, until) -> None:
     victim, other, observer = connect(), connect(), connect()
     first, second = 817_001, 817_002
-    ready, go = threading.Event(), threading.Event()
+    lock = "SELECT pg_advisory_xact_lock(%s)"
+    # Whose timer runs out finds the deadlock and is its victim: the other's never does.
+    victim.execute("SET deadlock_timeout = '50ms'")
+    other.execute("SET deadlock_timeout = '1h'")
+    ready = threading.Event()
+    waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
     attempts: list[int] = []
+
+    def cross() -> None:
+        assert ready.wait(30)
+        with other.transaction():
+            other.execute(lock, [second])
+            other.execute(lock, [first])
 
     def work() -> str:
         attempts.append(1)
         with victim.transaction():
-            victim.execute("SELECT pg_advisory_xact_lock(%s)", [first])
+            victim.execute(lock, [first])
             ready.set()
-            assert go.wait(10)
-            victim.execute("SELECT pg_advisory_xact_lock(%s)", [second])
+            if len(attempts) == 1:
+                pid = other.info.backend_pid
+                until(lambda: observer.execute(waiting, [pid]).fetchone() is not None)
+            victim.execute(lock, [second])
         return "done"
 
-    results: list[str] = []
-    thread = in_thread(lambda: results.append(database.retried(victim, work)))
-    with other.transaction():
-        other.execute("SELECT pg_advisory_xact_lock(%s)", [second])
-        assert ready.wait(10)
-        go.set()
-        pid = victim.info.backend_pid
-        until(
-            lambda: (
-                observer.execute("SELECT FROM pg_locks WHERE pid = %s AND NOT granted", [pid]).fetchone()
-                is not None
-            )
-        )
-        # It waits first, so it is the one whose timer finds the deadlock.
-        other.execute("SELECT pg_advisory_xact_lock(%s)", [first])
-    thread.join(30)
-    assert results == ["done"]
+    in_thread(cross)
+    assert database.retried(victim, work) == "done"
     assert len(attempts) > 1
 
 

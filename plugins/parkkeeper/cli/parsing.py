@@ -92,7 +92,8 @@ def attribute(field: str, reference: str) -> Any:
     except Exception as error:
         # What a module does when it is imported is its own: only the kind of its failure is ours to show.
         raise typer.BadParameter(
-            f"module {module!r} cannot be imported ({type(error).__name__})", param_hint=field
+            f"module {module!r} cannot be imported ({type(error).__name__}): see `python -c 'import {module}'`",
+            param_hint=field,
         ) from None
     for part in name.split("."):
         if not hasattr(found, part):
