@@ -192,6 +192,21 @@ def test_readers_are_not_held_up_before_the_truncate(storage: QueueStorage, othe
     assert seen == [3, 3, 3, 3]
 
 
+def test_autovacuum_never_stands_in_the_way_of_a_prune(storage: QueueStorage) -> None:
+    # Its lock on a large child lasts for minutes, and a TRUNCATE needs the TOAST table as well.
+    vacuumed = query(
+        storage,
+        "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
+        " LEFT JOIN pg_class AS toast ON toast.oid = child.reltoastrelid"
+        " WHERE child.relkind = 'r' AND child.relnamespace = %s::regnamespace"
+        " AND child.relname !~ '^lease_claim_'"
+        " AND NOT (child.reloptions @> '{{autovacuum_enabled=off}}'"
+        " AND (toast.oid IS NULL OR toast.reloptions @> '{{autovacuum_enabled=off}}'))",
+        storage.namespace.name,
+    )
+    assert vacuumed == []
+
+
 def test_a_blocked_slot_is_passed_over_for_the_next(storage: QueueStorage, other: QueueStorage) -> None:
     end_jobs(storage, 1)
     storage.rotate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -245,8 +246,10 @@ STEPS += ["failures", "successes", "lap", "failures", "successes", "lap", "grow_
 HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_size=8, max_size=40)
 
 
+@pytest.mark.timeout(900)  # A failure is made small before it is shown.
 @settings(
     max_examples=25,
+    report_multiple_bugs=False,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -93,13 +93,17 @@ CREATE TABLE {schema}.queue_terminal_live_counts (
 COMMENT ON TABLE {schema}.queue_terminal_live_counts IS
     'Deltas that were folded, or counted anew from the rows.';
 
+-- Autovacuum stays away: TRUNCATE leaves nothing to vacuum, no plan depends on statistics, and a vacuum of a large sealed
+-- child (or of its TOAST table) holds a lock that would keep prune blocked for as long as it lasts.
 CREATE FUNCTION {schema}.make_queue_slot(p_slot integer) RETURNS void
 LANGUAGE plpgsql AS $function$
+DECLARE
+    v_family text;
 BEGIN
-    EXECUTE format('CREATE TABLE {schema}.ready_entries_%1$s PARTITION OF {schema}.ready_entries FOR VALUES IN (%1$s)', p_slot);
-    EXECUTE format('CREATE TABLE {schema}.ready_tombstones_%1$s PARTITION OF {schema}.ready_tombstones FOR VALUES IN (%1$s)', p_slot);
-    EXECUTE format('CREATE TABLE {schema}.done_entries_%1$s PARTITION OF {schema}.done_entries FOR VALUES IN (%1$s)', p_slot);
-    EXECUTE format('CREATE TABLE {schema}.queue_terminal_count_deltas_%1$s PARTITION OF {schema}.queue_terminal_count_deltas FOR VALUES IN (%1$s)', p_slot);
+    FOREACH v_family IN ARRAY ARRAY['ready_entries', 'ready_tombstones', 'done_entries', 'queue_terminal_count_deltas'] LOOP
+        EXECUTE format('CREATE TABLE {schema}.%1$s_%2$s PARTITION OF {schema}.%1$s FOR VALUES IN (%2$s)
+                          WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)', v_family, p_slot);
+    END LOOP;
     EXECUTE format('CREATE INDEX ON {schema}.ready_entries_%1$s USING brin (job_id) WITH (pages_per_range = 16, autosummarize = on)', p_slot);
 END
 $function$;
