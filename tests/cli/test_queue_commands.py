@@ -359,8 +359,12 @@ def test_a_retention_can_be_given_in_any_unit(
 
 def test_creating_a_queue_makes_it_known(run, jobs: str) -> None:
     made = run("queue", "create", "-n", jobs, "-q", "mail", "--failed-retention", "7d", "--json")
-    assert made.json == {"queue": "mail", "failed_retention": 604_800.0}
+    assert made.json == {"queue": "mail", "failed_retention_seconds": 604_800}
     assert counts(run, jobs)["terminal"] == 0
+    # What is left out stays as it was, and is shown as it is.
+    assert run("queue", "create", "-n", jobs, "-q", "mail", "--json").json == made.json
+    other = run("queue", "create", "-n", jobs, "-q", "other", "--json")
+    assert other.json == {"queue": "other", "failed_retention_seconds": None}
 
 
 def test_a_prune_that_would_drop_too_much_is_refused_with_the_figure(

@@ -8,3 +8,4 @@ INSERT INTO {schema}.queue_settings AS setting (queue, failed_retention_seconds)
 VALUES (%(queue)s, %(failed_retention_seconds)s)
 ON CONFLICT (queue) DO UPDATE
    SET failed_retention_seconds = coalesce(excluded.failed_retention_seconds, setting.failed_retention_seconds)
+RETURNING queue, failed_retention_seconds

@@ -51,7 +51,7 @@ def create(
             parser=duration,
             metavar="DURATION",
             help="How long a failed job stays retryable: 72h, 7d, 0 for not beyond its slot; whole seconds, at most "
-            "35d. [default: what the namespace says]",
+            "35d. [default: as it was, at first what the namespace says]",
         ),
     ] = None,
     dsn: Dsn = None,
@@ -62,8 +62,8 @@ def create(
     Example: `parkkeeper queue create -n jobs -q mail --failed-retention 7d`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
-        QueueStorage(connection, space).set_queue(queue, failed_retention=failed_retention)
-    emit({"queue": queue, "failed_retention": failed_retention}, as_json=json)
+        found = QueueStorage(connection, space).set_queue(queue, failed_retention=failed_retention)
+    emit(found, as_json=json)
 
 
 @app.command()

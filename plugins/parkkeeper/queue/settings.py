@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
-from psycopg.rows import tuple_row
+from psycopg.rows import class_row, tuple_row
 
 from parkkeeper.database import known_namespace, retried, statements
 from parkkeeper.errors import InvalidArgument
@@ -37,6 +37,20 @@ class NamespaceSettings:
     carry_to: str
 
 
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """What stands in a queue's settings.
+
+    Attributes
+    ----------
+    failed_retention_seconds
+        How long a failed job of the queue stays retryable; None: as long as the namespace says.
+    """
+
+    queue: str
+    failed_retention_seconds: int | None
+
+
 def namespace_settings(connection: psycopg.Connection[Any], namespace: Namespace) -> NamespaceSettings:
     """Read the namespace's settings.
 
@@ -62,7 +76,7 @@ def set_queue(
     queue: str,
     *,
     failed_retention: timedelta | int | None = None,
-) -> None:
+) -> QueueSettings:
     """Make the settings of `queue`, which need not have had a job yet, or change them.
 
     Parameters
@@ -71,6 +85,11 @@ def set_queue(
         How long a failed job of this queue stays retryable, as a timedelta or in whole seconds; wins over the
         namespace's setting and over the argument of ``prune_oldest``. Zero: not beyond its slot. None: as it
         was.
+
+    Returns
+    -------
+    QueueSettings
+        What holds now.
 
     Raises
     ------
@@ -83,8 +102,12 @@ def set_queue(
             None if failed_retention is None else retention_seconds("failed_retention", failed_retention)
         ),
     }
-    with known_namespace(namespace, "queue"), connection.cursor() as cursor:
-        retried(connection, lambda: cursor.execute(_SQL.render("set_queue", namespace), values))
+    statement = _SQL.render("set_queue", namespace)
+    with (
+        known_namespace(namespace, "queue"),
+        connection.cursor(row_factory=class_row(QueueSettings)) as cursor,
+    ):
+        return retried(connection, lambda: cursor.execute(statement, values).fetchall()[0])
 
 
 def retention_seconds(field: str, value: object) -> int:

@@ -13,6 +13,7 @@ from parkkeeper.queue import claim, close, counts, enqueue, prune, retry, ring, 
 from parkkeeper.queue.arguments import UNIQUE_STATES
 from parkkeeper.queue.claim import ClaimedJob
 from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RetryFailedOutcome, RotateOutcome
+from parkkeeper.queue.settings import QueueSettings
 
 #: How long a claimed job is its worker's unless the claim says otherwise.
 LEASE = timedelta(minutes=5)
@@ -305,6 +306,6 @@ class QueueStorage:
             limit=limit,
         )
 
-    def set_queue(self, queue: str, *, failed_retention: timedelta | int | None = None) -> None:
+    def set_queue(self, queue: str, *, failed_retention: timedelta | int | None = None) -> QueueSettings:
         """Decide for a queue what differs from its namespace; see :func:`parkkeeper.queue.settings.set_queue`."""
-        settings.set_queue(self.connection, self.namespace, queue, failed_retention=failed_retention)
+        return settings.set_queue(self.connection, self.namespace, queue, failed_retention=failed_retention)
