@@ -125,6 +125,8 @@ class Fuzz:
 
 def test_what_was_committed_is_claimed_and_ended_once(storage: QueueStorage, connect: Connect) -> None:
     fuzz = Fuzz(storage, connect)
+    for priority in (1, 2):  # makes the lanes, so that all producers use the same
+        fuzz.committed.update([storage.enqueue("q", "k", priority=priority)])
     with ThreadPoolExecutor(PRODUCERS + CLAIMERS + 1) as pool:
         threads = [pool.submit(fuzz.produce, seed) for seed in range(PRODUCERS)]
         threads += [pool.submit(fuzz.claim, 100 + seed) for seed in range(CLAIMERS)]

@@ -81,6 +81,8 @@ def test_claims_and_ended_jobs_keep_their_bodies(storage: QueueStorage) -> None:
 
 def test_a_late_list_of_the_other_cluster_is_worked_off(storage: QueueStorage, connect: Connect) -> None:
     late = QueueStorage(connect(), storage.namespace)
+    storage.enqueue("q", "k")  # makes the lane, so that both producers use the same
+    assert storage.complete(storage.claim("q")) == 1
     with late.connection.transaction():
         waiting = late.enqueue_many("q", "k", [{}] * 3)
         storage.enqueue("q", "k")

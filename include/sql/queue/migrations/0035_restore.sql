@@ -69,19 +69,16 @@ COMMENT ON FUNCTION {schema}.rebase_lane(integer, integer, bigint) IS
 
 CREATE FUNCTION {schema}.rebase_claims() RETURNS void
 LANGUAGE plpgsql AS $function$
-DECLARE
-    v_lane_id integer;
 BEGIN
-    -- Each claim asks queue_was_restored first, and waits here when it was.
+    -- Lanes before the ring, as in every other action. A lane that comes up meanwhile has nothing foreign in it.
+    PERFORM {schema}.lock_lane(lane_id) FROM (SELECT lane_id FROM {schema}.queue_lanes ORDER BY lane_id OFFSET 0) AS lane;
     PERFORM FROM {schema}.queue_ring_state FOR UPDATE;
     IF NOT {schema}.queue_was_restored() THEN
         RETURN;  -- another session did it while this one waited
     END IF;
-    FOR v_lane_id IN SELECT lane_id FROM {schema}.queue_lanes ORDER BY lane_id LOOP
-        PERFORM {schema}.lock_lane(v_lane_id);
-        PERFORM {schema}.rebase_lane(v_lane_id, slot, generation)
-           FROM {schema}.queue_ring_slots WHERE generation IS NOT NULL;
-    END LOOP;
+    PERFORM {schema}.rebase_lane(lane.lane_id, slot.slot, slot.generation)
+       FROM {schema}.queue_lanes AS lane, {schema}.queue_ring_slots AS slot
+      WHERE slot.generation IS NOT NULL;
     UPDATE {schema}.queue_ring_state SET table_oid = tableoid;
 END
 $function$;
