@@ -193,6 +193,13 @@ def test_a_prune_that_would_drop_too_much_fails_and_drops_nothing(
     assert storage.queue_counts("letters") == before
 
 
+@pytest.mark.parametrize("operator", [RotateRingOperator, PruneWithCarryOperator])
+def test_a_lock_timeout_that_would_make_readers_wait_is_refused(migrated: str, operator: type) -> None:
+    ran = run_task(lambda: operator(task_id="task", namespace=migrated, lock_timeout=5.1))
+    assert ran.state == "failed"
+    assert "InvalidArgument: lock_timeout" in str(ran.error)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -201,7 +208,6 @@ def test_a_prune_that_would_drop_too_much_fails_and_drops_nothing(
         ({"failed_retention": 0.5}, "failed_retention"),
         ({"max_pruned_failed": -1}, "max_pruned_failed -1 is refused"),
         ({"carry_to": "moon"}, "carry_to 'moon' is refused"),
-        ({"lock_timeout": 6}, "lock_timeout"),
         ({"lock_timeout": None}, "lock_timeout None is refused"),
         ({"dry_run": "perhaps"}, "dry_run 'perhaps' is refused: true or false"),
         ({"skip_on_outcome": ["noop", "rotated"]}, "skip_on_outcome 'rotated' is refused"),
