@@ -15,7 +15,7 @@ from psycopg import sql
 from parkkeeper import database
 from parkkeeper.errors import InvalidArgument, InvalidName
 from parkkeeper.migrations import migrate
-from parkkeeper.queue import QueueStorage
+from parkkeeper.queue import QueueStorage, enqueue
 from ringside import query
 
 SECRET = "Jo's number is 4711"
@@ -154,6 +154,17 @@ def test_args_that_json_or_postgres_cannot_hold_are_refused_without_showing_them
     for error in (refused.value, refused_many.value):
         assert SECRET not in str(error)
         assert error.__suppress_context__
+    assert rows(storage) == 0
+
+
+def test_a_bad_element_is_named_by_its_place_among_all(
+    storage: QueueStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueue, "CHUNK", 3)
+    with pytest.raises(InvalidArgument, match=r"^args_list\[7\] is refused"):
+        storage.enqueue_many("q", "k", [{}] * 7 + [{"text": "\0"}])
+    with pytest.raises(InvalidArgument, match=r"^args_list\[0\] is refused"):
+        storage.enqueue_many("q", "k", [{"text": "\0"}])
     assert rows(storage) == 0
 
 

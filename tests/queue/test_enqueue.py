@@ -82,13 +82,14 @@ def test_enqueue_commits_and_rolls_back_with_the_callers_transaction(
 
 
 def test_a_connection_that_is_not_in_autocommit_mode_is_the_callers_transaction(
-    storage: QueueStorage, connect: Connect
+    storage: QueueStorage, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = connect()
     session.autocommit = False
     theirs = QueueStorage(session, storage.namespace)
+    monkeypatch.setattr(enqueue, "CHUNK", 2)
+    theirs.enqueue_many("q", "k", [{}, {}, {}])
     theirs.enqueue("q", "k")
-    theirs.enqueue_many("q", "k", [{}, {}])
     assert storage.claim("q") == []
     session.rollback()
     assert storage.claim("q") == []

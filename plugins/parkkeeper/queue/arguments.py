@@ -77,8 +77,10 @@ def unique_state_names(value: Collection[str]) -> list[str] | None:
     )
 
 
-def json_objects(field: str, values: Sequence[Mapping[str, Any] | None]) -> str:
+def json_objects(field: str, values: Sequence[Mapping[str, Any] | None], first: int | None = None) -> str:
     """Return the JSON array of `values`, each an object; None is the empty one.
+
+    `first` is the place in the field of the first of them, None when the field has no places.
 
     Raises
     ------
@@ -90,7 +92,7 @@ def json_objects(field: str, values: Sequence[Mapping[str, Any] | None]) -> str:
         return _encoded(values)
     except (TypeError, ValueError, RecursionError):
         for place, value in enumerate(values):
-            _refuse_if_bad(f"{field}[{place}]" if len(values) > 1 else field, value)
+            _refuse_if_bad(field if first is None else f"{field}[{first + place}]", value)
         raise AssertionError("unreachable: one of the values is bad") from None
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
 import psycopg
 
-from parkkeeper.database import in_transaction, statements
+from parkkeeper.database import in_transaction, retried, statements
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue.arguments import (
     SMALLINT,
-    UNIQUE_STATES,
     json_objects,
     moment,
     unique_key_bytes,
@@ -44,10 +43,11 @@ def enqueue(
     unique_states: Collection[str],
 ) -> int:
     """Add one job; see :meth:`QueueStorage.enqueue <parkkeeper.queue.storage.QueueStorage.enqueue>`."""
+    key, states = unique_key_bytes(unique_key), unique_state_names(unique_states)
     values = _checked(queue, kind, priority, run_at, max_attempts) | {
         "args": json_objects("args", [args]),
-        "unique_key": unique_key_bytes(unique_key),
-        "unique_states": unique_state_names(unique_states),
+        "unique_key": key,
+        "unique_states": states if key is not None else None,
     }
     [(job_ids, holder)] = call(connection, namespace, _SQL, "enqueue", values)
     if job_ids is None:
@@ -61,7 +61,7 @@ def enqueue_many(
     namespace: Namespace,
     queue: str,
     kind: str,
-    args_list: Sequence[Mapping[str, Any] | None],
+    args_list: Iterable[Mapping[str, Any] | None],
     *,
     priority: int,
     run_at: datetime | None,
@@ -70,20 +70,24 @@ def enqueue_many(
     """Add many jobs; see :meth:`QueueStorage.enqueue_many <parkkeeper.queue.storage.QueueStorage.enqueue_many>`."""
     values = _checked(queue, kind, priority, run_at, max_attempts) | {
         "unique_key": None,
-        "unique_states": unique_state_names(UNIQUE_STATES),
+        "unique_states": None,
     }
+    jobs = list(args_list)
     # All of them are checked before the first is sent.
     chunks = [
-        json_objects("args_list", args_list[start : start + CHUNK])
-        for start in range(0, len(args_list), CHUNK)
+        json_objects("args_list", jobs[start : start + CHUNK], start) for start in range(0, len(jobs), CHUNK)
     ]
-    alone = len(chunks) < 2 or in_transaction(connection)
-    added: list[int] = []
-    with nullcontext() if alone else connection.transaction():
-        for args in chunks:
-            [(job_ids, _)] = call(connection, namespace, _SQL, "enqueue", values | {"args": args})
-            added += job_ids
-    return added
+    ours = len(chunks) > 1 and connection.autocommit and not in_transaction(connection)
+
+    def add() -> list[int]:
+        added: list[int] = []
+        with connection.transaction() if ours else nullcontext():
+            for args in chunks:
+                [(job_ids, _)] = call(connection, namespace, _SQL, "enqueue", values | {"args": args})
+                added += job_ids
+        return added
+
+    return retried(connection, add) if ours else add()
 
 
 def _checked(

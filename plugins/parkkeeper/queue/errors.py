@@ -11,11 +11,10 @@ class UniqueConflict(ParkkeeperError):
     Attributes
     ----------
     holder_job_id
-        The id of the job that holds the key; None when it let go of it just as we looked. The key itself is never
-        in the message: it may be personal.
+        The id of the job that holds the key. The key itself is never in the message: it may be personal.
     """
 
-    def __init__(self, message: str, holder_job_id: int | None) -> None:
+    def __init__(self, message: str, holder_job_id: int) -> None:
         super().__init__(message)
         self.holder_job_id = holder_job_id
 

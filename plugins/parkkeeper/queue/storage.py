@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -110,7 +110,7 @@ class QueueStorage:
         self,
         queue: str,
         kind: str,
-        args_list: Sequence[Mapping[str, Any] | None],
+        args_list: Iterable[Mapping[str, Any] | None],
         *,
         priority: int = 2,
         run_at: datetime | None = None,
