@@ -94,7 +94,7 @@ COMMENT ON TABLE {schema}.queue_terminal_live_counts IS
     'Deltas that were folded, or counted anew from the rows.';
 
 -- Autovacuum stays away: TRUNCATE leaves nothing to vacuum, no plan depends on statistics, and a vacuum of a large sealed
--- child (or of its TOAST table) holds a lock that would keep prune blocked for as long as it lasts.
+-- child holds a lock that would keep prune blocked for as long as it lasts. (A TOAST table does as its table does.)
 CREATE FUNCTION {schema}.make_queue_slot(p_slot integer) RETURNS void
 LANGUAGE plpgsql AS $function$
 DECLARE
@@ -102,7 +102,7 @@ DECLARE
 BEGIN
     FOREACH v_family IN ARRAY ARRAY['ready_entries', 'ready_tombstones', 'done_entries', 'queue_terminal_count_deltas'] LOOP
         EXECUTE format('CREATE TABLE {schema}.%1$s_%2$s PARTITION OF {schema}.%1$s FOR VALUES IN (%2$s)
-                          WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)', v_family, p_slot);
+                          WITH (autovacuum_enabled = off)', v_family, p_slot);
     END LOOP;
     EXECUTE format('CREATE INDEX ON {schema}.ready_entries_%1$s USING brin (job_id) WITH (pages_per_range = 16, autosummarize = on)', p_slot);
 END
