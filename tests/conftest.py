@@ -6,6 +6,8 @@ import atexit
 import os
 import shutil
 import tempfile
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -72,3 +74,16 @@ def connect(dsn: str, namespace: str) -> Iterator[Callable[..., Connection]]:
 def connection(connect: Callable[..., Connection]) -> Connection:
     """One session in autocommit mode."""
     return connect()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait until a condition holds, half a minute at most."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        never, end = threading.Event(), time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < end, "the condition did not come to hold"
+            never.wait(0.01)
+
+    return wait

@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,16 +143,3 @@ def content(connection: Connection, namespace: str) -> Callable[[], dict[str, An
         return found
 
     return read
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait until a condition holds, half a minute at most."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        never, end = threading.Event(), time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < end, "the condition did not come to hold"
-            never.wait(0.01)
-
-    return wait

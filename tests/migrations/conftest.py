@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -101,19 +100,6 @@ def in_thread() -> Iterator[Callable[[Callable[[], Any]], threading.Thread]]:
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait until a condition holds, half a minute at most."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        never, end = threading.Event(), time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < end, "the condition did not come to hold"
-            never.wait(0.01)
-
-    return wait
 
 
 @pytest.fixture
