@@ -1,0 +1,40 @@
+"""The reference of XComs names exactly the keys and outcomes that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from airflow_env import run_task
+from parkkeeper import operators
+from parkkeeper.operators import ParkkeeperOperator
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "xcom.md"
+OPERATORS = [name for name in operators.__all__ if name.endswith("Operator") and name != "ParkkeeperOperator"]
+OF_THE_SWEEP_ONLY = {"unparked", "claims_returned"}
+
+
+def section(operator: str) -> str:
+    """Return what stands below the heading that names `operator`."""
+    parts = re.split(r"^## (.+)$", REFERENCE.read_text(), flags=re.MULTILINE)
+    (found,) = [body for heading, body in zip(parts[1::2], parts[2::2], strict=True) if operator in heading]
+    return found
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_reference_is_true(migrated: str, name: str) -> None:
+    operator: type[ParkkeeperOperator] = getattr(operators, name)
+    more = {"family": "queue"} if name == "MigrateOperator" else {}
+    ran = run_task(lambda: operator(task_id="task", namespace=migrated, **more))
+
+    text = section(name)
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    listed = {key for cell in rows for key in re.findall(r"`(\w+)`", cell)}
+    if name == "FreshnessOperator":
+        listed.add("outcome")  # told in the sentence above the table
+    if name == "FormationBatchOperator":
+        listed -= OF_THE_SWEEP_ONLY
+    assert set(ran.xcoms) == listed
+    assert set(operator.outcomes) <= set(re.findall(r"`(\w+)`", text))
