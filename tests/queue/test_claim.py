@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from parkkeeper.queue import ClaimedJob, IsolationRefused, QueueStorage
-from ringside import SOON, differences, query, until
+from ringside import SOON, differences, prune_all, query, until
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
@@ -40,9 +40,15 @@ def test_a_lower_priority_number_goes_first_and_within_one_the_older_job(storage
     assert ids(storage.claim("q", 10)) == [*usual[1:], last]
 
 
-def test_an_older_slot_goes_before_a_newer_one(storage: QueueStorage) -> None:
-    expected = []
+def test_an_older_slot_goes_before_a_newer_one_whatever_their_numbers(storage: QueueStorage) -> None:
     for _ in range(3):
+        storage.enqueue("q", "k")
+        assert storage.complete(storage.claim("q")) == 1
+        assert storage.rotate().outcome == "rotated"
+        prune_all(storage)
+    expected = []
+    for slot in (3, 0, 1):
+        assert query(storage, "SELECT current_slot FROM {ns}.queue_ring_state") == [(slot,)]
         expected += storage.enqueue_many("q", "k", [{}] * 2)
         assert storage.rotate().outcome == "rotated"
     assert ids(storage.claim("q", 5)) == expected[:5]
@@ -169,6 +175,7 @@ def test_due_jobs_are_claimed_with_the_others_by_priority_and_no_more_than_asked
         storage, "UPDATE {ns}.deferred_jobs SET run_at = now() - interval '1 s' WHERE job_id <> %s", not_due
     )
     assert ids(storage.claim("q", 1)) == urgent[:1]
+    assert storage.queue_counts("q").deferred == 4
     # Those that are brought in stand before what was enqueued meanwhile: their time came first.
     assert ids(storage.claim("q", 9)) == [urgent[1], *usual, waiting]
     counts = storage.queue_counts("q")

@@ -75,8 +75,8 @@ def test_claims_and_ended_jobs_keep_their_bodies(storage: QueueStorage) -> None:
     assert query(storage, "SELECT args FROM {ns}.deferred_jobs") == [({"n": 1},)]
     assert query(storage, "SELECT args FROM {ns}.terminal_jobs ORDER BY job_id") == [({"n": 0},), ({"n": 2},)]
     assert storage.retry_failed_by_queue("q").retried == [claims[0].job_id]
-    assert claimed(storage) == [claims[0].job_id]
-    assert later not in claimed(storage)
+    found = claimed(storage)
+    assert claims[0].job_id in found and later not in found
 
 
 def test_a_late_list_of_the_other_cluster_is_worked_off(storage: QueueStorage, connect: Connect) -> None:
