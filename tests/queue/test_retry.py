@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from parkkeeper.database import statements
 from parkkeeper.errors import InvalidArgument, InvalidName
 from parkkeeper.queue import ConservationBroken, QueueStorage, UnknownQueue
 from parkkeeper.queue.outcomes import RetryFailedOutcome
@@ -240,6 +241,30 @@ def test_a_failed_job_that_kept_its_key_is_put_back_with_it(storage: QueueStorag
 
     assert storage.retry_failed_by_queue("q").retried == [job_id]
     assert query(storage, "SELECT job_id FROM {ns}.job_unique_claims") == [(job_id,)]
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "statistics of an empty ring"])
+def test_each_job_is_a_probe_of_a_primary_key_whatever_the_statistics_say(
+    storage: QueueStorage, analyzed: bool
+) -> None:
+    if analyzed:
+        query(storage, "ANALYZE {ns}.done_entries, {ns}.ready_entries")
+    end_jobs(storage, 200)
+    keys = {"slots": [0], "lane_ids": [1], "lane_seqs": [1]}
+    plans = {}
+    with storage.connection.transaction(force_rollback=True):
+        texts = statements("queue/retry")
+        storage.connection.execute(texts.render("probe_by_key", storage.namespace))
+        for name, values in (("retry", keys), ("locate", {**keys, "slots": None})):
+            lines = texts.render(name, storage.namespace).split(b"\n")
+            statement = b"\n".join(line for line in lines if not line.startswith(b"--"))
+            plan = storage.connection.execute(b"EXPLAIN " + statement, values).fetchall()
+            plans[name] = "\n".join(row[0] for row in plan)
+    for name, plan in plans.items():
+        assert "done_entries_0_pkey" in plan, name
+        assert "finalized_at_idx" not in plan, name
+        assert "Seq Scan on done_entries" not in plan, name
+        assert "Seq Scan on ready_entries" not in plan, name
 
 
 def test_a_job_whose_body_is_gone_stops_the_retry_loudly_and_tells_no_content(storage: QueueStorage) -> None:

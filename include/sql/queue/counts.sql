@@ -49,12 +49,21 @@ SELECT ready_slot, lane_id, state, 0, sum(jobs)
           FROM {schema}.queue_ring_slots AS slot
          CROSS JOIN LATERAL {schema}.queue_waiting_rows(slot.slot) AS waiting
         UNION ALL
-        SELECT batch.ready_slot, batch.lane_id, 'running', sum(batch.job_count - coalesce(closed.jobs, 0))
+        SELECT batch.ready_slot, batch.lane_id, 'running', sum(batch.job_count)
           FROM {schema}.lease_claim_batches AS batch
           JOIN {schema}.queue_ring_slots AS slot ON slot.slot = batch.ready_slot AND batch.run_lease > slot.settled_batch_id
-          LEFT JOIN (SELECT run_lease, sum(job_count) AS jobs FROM {schema}.lease_claim_closures GROUP BY run_lease) AS closed
-                 ON closed.run_lease = batch.run_lease
          GROUP BY batch.ready_slot, batch.lane_id
+        UNION ALL
+        SELECT closure.ready_slot, batch.lane_id, 'running', -sum(closure.job_count)
+          FROM {schema}.lease_claim_closures AS closure
+          JOIN {schema}.queue_ring_slots AS slot
+            ON slot.slot = closure.ready_slot AND closure.run_lease > slot.settled_batch_id
+         CROSS JOIN LATERAL (
+               SELECT claimed.lane_id
+                 FROM {schema}.lease_claim_batches AS claimed
+                WHERE claimed.claim_slot = closure.claim_slot AND claimed.run_lease = closure.run_lease
+                LIMIT 1) AS batch
+         GROUP BY closure.ready_slot, batch.lane_id
         UNION ALL
         SELECT ready_slot, lane_id, state, count(*) FROM {schema}.done_entries GROUP BY ready_slot, lane_id, state
         UNION ALL

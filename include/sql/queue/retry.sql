@@ -19,7 +19,8 @@ SELECT done.ready_slot, done.lane_id, done.lane_seq
 LOCK TABLE {schema}.done_entries IN ROW EXCLUSIVE MODE
 
 -- name: probe_by_key
--- Statistics of a child that was just filled say nothing; each row is one probe of a primary key.
+-- Statistics of a child that was just filled say nothing; each row is one probe of a primary key. For the same reason the
+-- state is asked for outside of each probe: inside, it would offer the partial index on failed rows, which knows only lanes.
 SELECT set_config('enable_seqscan', 'off', true) AS seqscan,
        set_config('enable_bitmapscan', 'off', true) AS bitmapscan,
        set_config('enable_hashjoin', 'off', true) AS hashjoin,
@@ -31,10 +32,11 @@ SELECT slot.slot AS ready_slot, asked.lane_id, asked.lane_seq
   FROM unnest(%(lane_ids)s::integer[], %(lane_seqs)s::bigint[]) AS asked (lane_id, lane_seq)
  CROSS JOIN {schema}.queue_ring_slots AS slot
  CROSS JOIN LATERAL (
-       SELECT FROM {schema}.done_entries AS done
+       SELECT done.state
+         FROM {schema}.done_entries AS done
         WHERE done.ready_slot = slot.slot AND done.lane_id = asked.lane_id AND done.lane_seq = asked.lane_seq
-          AND done.state = 'failed'
         LIMIT 1) AS present
+ WHERE present.state = 'failed'
 
 -- name: retry
 -- The rows are locked before the keys are asked for, so that a key is taken only for a job that is ours to put back.
@@ -52,7 +54,8 @@ WITH found AS MATERIALIZED (
            SELECT entry.*
              FROM {schema}.done_entries AS entry
             WHERE entry.ready_slot = asked.ready_slot AND entry.lane_id = asked.lane_id
-              AND entry.lane_seq = asked.lane_seq AND entry.state = 'failed'
+              AND entry.lane_seq = asked.lane_seq
+            LIMIT 1
               FOR UPDATE) AS done
       LEFT JOIN LATERAL (
            SELECT ready.*
@@ -60,6 +63,7 @@ WITH found AS MATERIALIZED (
             WHERE ready.ready_slot = done.ready_slot AND ready.lane_id = done.lane_id
               AND ready.enqueue_xid = done.enqueue_xid AND ready.lane_seq = done.lane_seq
             LIMIT 1) AS body ON true
+     WHERE done.state = 'failed'
 ), granted AS MATERIALIZED (
     SELECT *
       FROM found
