@@ -15,8 +15,8 @@ BEGIN
     FOR v_slot IN
         SELECT slot FROM {schema}.queue_ring_slots WHERE {schema}.has_pages('ready_entries', slot)
     LOOP
-        EXECUTE format('SELECT * FROM {schema}.ready_entries_%1$s WHERE ready_slot = %1$s AND job_id = $1
-                         ORDER BY lane_seq DESC LIMIT 1', v_slot)
+        -- By the job's id alone: with the slot in the condition a plan may prefer to walk the primary key.
+        EXECUTE format('SELECT * FROM {schema}.ready_entries_%s WHERE job_id = $1 ORDER BY lane_seq DESC LIMIT 1', v_slot)
            INTO v_body USING p_job_id;
         IF v_body.lane_seq > coalesce(v_newest.lane_seq, 0) THEN
             v_newest := v_body;
