@@ -118,7 +118,9 @@ def test_a_retention_that_cannot_be_meant_is_refused_by_name(storage: QueueStora
         "'72h'": "72h",
     }
     for shown, value in refused.items():
-        rule = f"^failed_retention .*{shown}.* is refused: a timedelta or a number of whole seconds, .* 35 days"
+        rule = (
+            f"^failed_retention .*{shown}.* is refused: a timedelta or a number of whole seconds, .* 35 days"
+        )
         with pytest.raises(InvalidArgument, match=rule):
             storage.prune_oldest(value)
         with pytest.raises(InvalidArgument, match=rule):
