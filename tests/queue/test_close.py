@@ -126,16 +126,27 @@ def test_finished_and_failed_from_two_sessions_has_one_winner_and_the_other_is_t
     assert differences(storage) == []
 
 
-def test_two_sessions_that_end_the_same_batches_in_other_orders_do_not_deadlock(
+def test_batches_are_locked_by_their_lease_in_whatever_order_claims_are_given(
     storage: QueueStorage, connect: Connect
 ) -> None:
-    claims = [claim for _ in range(30) for claim in take(storage, 3)]
+    [first], [second] = take(storage), take(storage)
     other = QueueStorage(connect(), storage.namespace)
-    with ThreadPoolExecutor(2) as pool:
-        mine = pool.submit(storage.complete, claims)
-        theirs = pool.submit(other.complete, list(reversed(claims)))
-        assert mine.result(SOON) + theirs.result(SOON) == 90
-    assert states(storage) == [("completed", 90)]
+    third = QueueStorage(connect(lock_timeout=timedelta(seconds=3)), storage.namespace)
+    with ThreadPoolExecutor(1) as pool:
+        with storage.connection.transaction():
+            assert storage.complete([first]) == 1
+            theirs = pool.submit(other.complete, [second, first])
+            until(
+                lambda: query(
+                    third,
+                    "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s",
+                    other.connection.info.backend_pid,
+                )[0][0]
+            )
+            # They wait for the first and do not hold the second yet.
+            assert third.complete([second]) == 1
+        assert theirs.result(SOON) == 0
+    assert states(storage) == [("completed", 2)]
 
 
 def test_a_failure_is_tried_again_until_the_attempts_are_spent(storage: QueueStorage) -> None:
