@@ -9,14 +9,29 @@ from typing import Any
 
 import pytest
 
-from memory_kit import Database, failing, say
+from memory_kit import Database, say
 from parkkeeper.database import statements
 from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.extractors.chunks import Chunks
 
+TURNS = 5_000
 #: Pages that a statement of a few index probes looks at, with room for a deeper index.
 FEW = 60
 CHANGE = {"scope": "s", "formed": 0, "parked": 0, "erased": 0, "reopened": None}
+
+#: Every turn was claimed, parked, unparked, claimed again and formed, but for the last one, which is parked still.
+PAST = (
+    "UPDATE {schema}.watermark SET log_offset = %(turns)s - 1",
+    "UPDATE {schema}.watermark_formed SET formed_offset = %(turns)s - 1, formed_strict_offset = %(turns)s - 2, "
+    "formed = %(turns)s - 1, parked = 1",
+    "INSERT INTO {schema}.observation (scope, log_offset, occurred_at) "
+    "SELECT 's', number, now() FROM generate_series(1, %(turns)s - 1) AS number",
+    "UPDATE {schema}.observation SET formation_attempts = 1, next_attempt_at = now()",
+    "UPDATE {schema}.observation SET parked_at = clock_timestamp()",
+    "UPDATE {schema}.observation SET parked_at = NULL, next_attempt_at = clock_timestamp() "
+    "WHERE log_offset < %(turns)s - 1",
+    "UPDATE {schema}.observation SET formed_at = now() WHERE parked_at IS NULL",
+)
 
 
 def pages(db: Database, file: str, name: str, values: dict[str, Any]) -> int:
@@ -29,14 +44,17 @@ def pages(db: Database, file: str, name: str, values: dict[str, Any]) -> int:
 
 @pytest.fixture
 def pinned(store: MemoryStore, connect: Callable[..., Any], db: Database) -> MemoryStore:
-    """A scope of 600 turns that were formed, but for some parked, while an old snapshot is open."""
+    """A scope with a long past, of which an old snapshot that is still open keeps every version."""
     db("ALTER TABLE {schema}.observation SET (autovacuum_enabled = off)")
     old = connect()
     old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     old.execute("SELECT 1")
-    store.append_many("s", [{"messages": say("x")}] * 600)
-    store.form_batch(failing("refusal", offsets=range(500, 520)), limit=600)
-    assert store.freshness("s").parked == 20
+    store.append("s", say("x"))
+    for statement in PAST:
+        db(statement, {"turns": TURNS})
+    db("ANALYZE {schema}.observation")
+    found = store.freshness("s")
+    assert (found.stored, found.formed, found.parked_ranges) == (TURNS, TURNS - 1, ((TURNS - 1, TURNS - 1),))
     return store
 
 
@@ -44,24 +62,41 @@ def test_the_watermark_is_found_without_a_walk_over_what_it_has_passed(
     pinned: MemoryStore, db: Database
 ) -> None:
     assert pages(db, "memory/watermark", "recompute", CHANGE) < FEW
+    assert pages(db, "memory/watermark", "recompute", CHANGE | {"parked": -1}) < FEW
+
+
+def test_unparked_turns_in_front_of_the_watermark_are_not_walked_over(
+    pinned: MemoryStore, db: Database
+) -> None:
+    pinned.unpark()
+    pinned.form_batch(Chunks())
+    db("UPDATE {schema}.observation SET formed_at = NULL WHERE log_offset = 0")
+    db(
+        "UPDATE {schema}.watermark_formed SET formed_offset = -1, formed_strict_offset = -1, formed = formed - 1"
+    )
+    assert pages(db, "memory/watermark", "recompute", CHANGE) < FEW
+    assert pages(db, "memory/reading", "freshness", {"scope": "s", "walk": 1001}) < FEW
+
+
+def test_freshness_is_read_without_a_walk_over_the_log(pinned: MemoryStore, db: Database) -> None:
+    pinned.unpark()
+    pinned.form_batch(Chunks())
+    assert pinned.freshness("s").formed_strict == TURNS - 1
+    assert pages(db, "memory/reading", "freshness", {"scope": "s", "walk": 1001}) < FEW
 
 
 def test_a_batch_claims_without_a_walk_over_what_it_has_claimed(pinned: MemoryStore, db: Database) -> None:
-    last = db.turn(599, "observation_id", "scope", "log_offset", "ingested_at")
+    last = db.one("SELECT max(next_attempt_at) FROM {schema}.observation WHERE formed_at IS NOT NULL")
     pinned.append("s", say("next"))
     values = {
         "scope": "s",
         "token": uuid.uuid4(),
-        "after": last[3],
-        "after_offset": last[2],
+        "after": last,
+        "after_offset": TURNS,
         "max_attempts": 6,
         "lease": timedelta(minutes=5),
     }
     assert pages(db, "memory/claim", "claim", values) < FEW
-
-
-def test_freshness_is_read_without_a_walk_over_the_log(pinned: MemoryStore, db: Database) -> None:
-    assert pages(db, "memory/reading", "freshness", {"scope": "s", "walk": 1001}) < FEW
 
 
 def test_recall_looks_through_one_scope_and_not_through_all_that_use_the_word(
@@ -74,12 +109,3 @@ def test_recall_looks_through_one_scope_and_not_through_all_that_use_the_word(
     assert db.one("SELECT pg_relation_size('{schema}.memory') / 8192") > 5 * FEW
     values = {"scope": "s", "words": "'green'", "scope_word": "'\x01s'", "limit": 10}
     assert pages(db, "memory/reading", "recall", values) < FEW
-
-
-def test_parked_turns_that_were_formed_since_are_not_walked_over_either(
-    pinned: MemoryStore, db: Database
-) -> None:
-    pinned.unpark()
-    pinned.form_batch(Chunks(), limit=20)
-    assert pages(db, "memory/watermark", "recompute", CHANGE) < FEW
-    assert pages(db, "memory/reading", "freshness", {"scope": "s", "walk": 1001}) < FEW

@@ -42,31 +42,27 @@ RECOUNT = """
 Action = Callable[[MemoryStore], object]
 ACTIONS: dict[str, Action] = {
     "form": lambda store: store.form_batch(Chunks(), limit=1),
-    "park": lambda store: store.form_batch(failing("refusal"), limit=1),
+    "park": lambda store: store.form_batch(failing("too_long"), limit=1),
     "sweep": lambda store: store.sweep(),
     "unpark": lambda store: store.unpark(error_class="refusal"),
+    "unpark another": lambda store: store.unpark(error_class="malformed"),
     "erase": lambda store: store.erase(subject="ann", reason="request"),
 }
 
 
 @pytest.fixture
 def mixed(store: MemoryStore, db: Database) -> MemoryStore:
-    """A scope with a parked turn, one at its cap, one of a subject's that is pending, and two that are due."""
+    """A scope with two parked turns, one at its cap, one of a subject's that is pending, and two that are due."""
+    for error_class in ("refusal", "malformed"):
+        store.append("s", say("x"))
+        assert store.form_batch(failing(error_class), max_attempts=1).parked == 1
     store.append_many(
-        "s",
-        [
-            {"messages": say("refused")},
-            {"messages": say("capped")},
-            {"messages": say("hers"), "subject": "ann"},
-            {"messages": say("due")},
-            {"messages": say("due")},
-        ],
+        "s", [{"messages": say("x"), "subject": subject} for subject in ("bob", "ann", "bob", "bob")]
     )
-    store.form_batch(failing("refusal"), limit=1)
     db(
-        "UPDATE {schema}.observation SET formation_attempts = 6, next_attempt_at = 'infinity' WHERE log_offset = 1"
+        "UPDATE {schema}.observation SET formation_attempts = 6, next_attempt_at = 'infinity' WHERE log_offset = 2"
     )
-    db("UPDATE {schema}.observation SET next_attempt_at = 'infinity' WHERE log_offset = 2")
+    db("UPDATE {schema}.observation SET next_attempt_at = 'infinity' WHERE log_offset = 3")
     return store
 
 
