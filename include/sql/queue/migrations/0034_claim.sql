@@ -379,13 +379,13 @@ SET search_path = pg_catalog
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET max_parallel_workers_per_gather = 0 SET jit = off SET plan_cache_mode = force_generic_plan AS $function$
 DECLARE
-    v_ring       {schema}.queue_ring_state;
-    v_restored   boolean;
-    v_claim_slot integer;
-    v_lane       record;
-    v_slot       record;
-    v_batch      {schema}.claimed_batch;
-    v_left       integer := p_limit;
+    v_ring        {schema}.queue_ring_state;
+    v_claim_slot  integer;
+    v_slots       integer[];
+    v_generations bigint[];
+    v_lane        record;
+    v_batch       {schema}.claimed_batch;
+    v_left        integer := p_limit;
 BEGIN
     PERFORM {schema}.require_read_committed();
     IF {schema}.queue_was_restored() THEN
@@ -393,20 +393,19 @@ BEGIN
     END IF;
     SELECT * INTO STRICT v_ring FROM {schema}.queue_ring_state;
     SELECT current_slot INTO STRICT v_claim_slot FROM {schema}.claim_ring_state;
+    -- What was enqueued first stands in the slot that was opened first. The current one may be filled by this claim.
+    SELECT array_agg(slot ORDER BY generation), array_agg(generation ORDER BY generation) INTO v_slots, v_generations
+      FROM {schema}.queue_ring_slots
+     WHERE generation IS NOT NULL AND (slot = v_ring.current_slot OR {schema}.has_pages('ready_entries', slot));
 
     FOR v_lane IN
         SELECT lane_id, priority FROM {schema}.queue_lanes WHERE queue = p_queue ORDER BY priority, lane_id
     LOOP
         PERFORM {schema}.lock_lane(v_lane.lane_id);
         PERFORM {schema}.promote_due_jobs(v_lane.lane_id, v_ring.current_slot, v_ring.generation, v_left);
-        -- What was enqueued first stands in the slot that was opened first.
-        FOR v_slot IN
-            SELECT slot, generation FROM {schema}.queue_ring_slots
-             WHERE generation IS NOT NULL AND {schema}.has_pages('ready_entries', slot)
-             ORDER BY generation
-        LOOP
+        FOR i IN 1 .. cardinality(v_slots) LOOP
             v_batch := {schema}.claim_from(
-                v_lane.lane_id, v_lane.priority, v_slot.slot, v_slot.generation, v_claim_slot, v_left,
+                v_lane.lane_id, v_lane.priority, v_slots[i], v_generations[i], v_claim_slot, v_left,
                 make_interval(secs => p_lease_seconds));
             CONTINUE WHEN v_batch.run_lease IS NULL;
             RETURN NEXT v_batch;
