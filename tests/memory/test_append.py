@@ -14,6 +14,7 @@ from memory_kit import PATIENCE, Database, in_thread, say, until
 from parkkeeper.errors import InvalidName, UnknownNamespace
 from parkkeeper.memory import IdempotencyConflict, InvalidTurn, MemoryStore, TurnErased
 from parkkeeper.memory.extractors.chunks import Chunks
+from parkkeeper.migrations import migrate
 
 OFFSETS = "SELECT log_offset FROM {schema}.observation WHERE scope = 's' ORDER BY log_offset"
 
@@ -220,8 +221,6 @@ def test_the_same_key_after_erasure_is_refused_whatever_the_words(store: MemoryS
 def test_keys_and_words_are_kept_as_keyed_digests_only(
     store: MemoryStore, db: Database, namespace: str
 ) -> None:
-    from parkkeeper.migrations import migrate
-
     other = f"{namespace}_b"
     try:
         migrate(db.connection, other, "memory")

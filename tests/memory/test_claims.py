@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 
 from memory_kit import PATIENCE, Database, Scripted, failing, in_thread, raising, say, until
-from parkkeeper.memory import MemoryStore
+from parkkeeper.memory import MemoryStore, claims
 from parkkeeper.memory.claims import Claim, claim
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
 from parkkeeper.memory.extractors.chunks import Chunks
@@ -36,8 +38,6 @@ class Held:
 
 def die_with_a_turn(store: MemoryStore, max_attempts: int = 6) -> Claim:
     """Claim a turn as a batch does, and do nothing more: the worker is gone."""
-    import uuid
-
     session = Session(store.connection, store.namespace)
     taken = claim(session, "s", uuid.uuid4(), max_attempts=max_attempts, turn_budget=timedelta(minutes=5))
     assert isinstance(taken, Claim)
@@ -169,8 +169,6 @@ def test_an_interrupt_while_waiting_for_an_extraction_hands_the_turn_back(
 def test_an_interrupt_that_comes_with_the_claim_itself_hands_the_turn_back(
     store: MemoryStore, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from parkkeeper.memory import claims
-
     def claimed_and_interrupted(*arguments: object, **options: object) -> None:
         claim(*arguments, **options)  # type: ignore[arg-type]
         raise KeyboardInterrupt
@@ -185,8 +183,6 @@ def test_an_interrupt_that_comes_with_the_claim_itself_hands_the_turn_back(
 def test_a_lost_session_leaves_the_attempt_counted_and_the_turn_to_others(
     store: MemoryStore, another: Callable[..., MemoryStore], db: Database
 ) -> None:
-    import psycopg
-
     store.append("s", say("x"))
     dying = another(application_name="dying")
 
@@ -199,6 +195,22 @@ def test_a_lost_session_leaves_the_attempt_counted_and_the_turn_to_others(
     assert db.turn(0, "formation_attempts", "claim_token IS NOT NULL") == (1, True)
     db.expire_claims()
     assert store.form_batch(Chunks()).formed == 1
+
+
+def test_a_turn_that_breaks_its_store_each_time_comes_to_its_cap(store: MemoryStore, db: Database) -> None:
+    """It must not be handed back uncounted, as an interrupted one is, or it would be tried for ever."""
+    db(
+        "CREATE FUNCTION {schema}.cut() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'cut' USING ERRCODE = 'query_canceled'; END $$"
+    )
+    db("CREATE TRIGGER cut BEFORE INSERT ON {schema}.memory FOR EACH ROW EXECUTE FUNCTION {schema}.cut()")
+    store.append("s", say("x"))
+    for attempt in (1, 2):
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            store.form_batch(Chunks(), max_attempts=2)
+        assert db.turn(0, "formation_attempts") == attempt
+        db.expire_claims()
+    assert store.form_batch(Chunks(), max_attempts=2).parked == 1
 
 
 def test_an_extraction_that_never_returns_is_a_timeout_and_ends_the_batch(
@@ -384,17 +396,27 @@ def test_erasing_and_forming_wait_for_each_other_in_one_order(
     store: MemoryStore, another: Callable[..., MemoryStore], db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Erasure holds the scope and waits for a turn; formation must not hold a turn and wait for the scope."""
+    deadlocks: list[psycopg.Error] = []
+
+    def once(connection: object, work: Callable[[], object]) -> object:
+        try:
+            return work()
+        except psycopg.errors.DeadlockDetected as error:
+            deadlocks.append(error)
+            raise
+
     for module in ("settling", "erasure"):
-        monkeypatch.setattr(f"parkkeeper.memory.{module}.retried", lambda connection, work: work())
+        monkeypatch.setattr(f"parkkeeper.memory.{module}.retried", once)
     store.append_many("s", [{"messages": say("x"), "subject": "ann"}] * 2)
     forming, erasing = another(application_name="forming"), another(application_name="erasing")
+    db("UPDATE {schema}.observation SET next_attempt_at = 'infinity' WHERE log_offset = 0")
     held = Held()
     batch = in_thread(lambda: forming.form_batch(held, limit=1))
     assert held.entered.wait(PATIENCE)
     with store.connection.transaction():
-        # The second turn: the erasure has the scope's lock and stops here.
+        # The erasure has the scope's lock and stops at this turn, before the one that is being formed.
         store.connection.execute(
-            f"SELECT 1 FROM {store.namespace.identifier}.observation WHERE log_offset = 1 FOR UPDATE".encode()  # noqa: S608
+            f"SELECT 1 FROM {store.namespace.identifier}.observation WHERE log_offset = 0 FOR UPDATE".encode()  # noqa: S608
         )
         erasure = in_thread(lambda: erasing.erase(subject="ann", reason="request"))
         until(lambda: db.waiting_for_a_lock("erasing"))
@@ -403,4 +425,5 @@ def test_erasing_and_forming_wait_for_each_other_in_one_order(
     receipt = erasure.result(PATIENCE)
     assert (receipt.deleted["observation"], receipt.clean) == (2, True)
     assert batch.result(PATIENCE).discarded == 1
+    assert deadlocks == []
     assert db.one("SELECT count(*) FROM {schema}.memory") == 0

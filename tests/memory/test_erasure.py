@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from memory_kit import PATIENCE, Database, Scripted, failing, in_thread, say, until
@@ -170,8 +171,6 @@ def test_a_turn_that_comes_while_erasing_is_counted_as_left(
 
 
 def test_an_erasure_that_fails_half_way_leaves_everything(store: MemoryStore, db: Database) -> None:
-    import psycopg
-
     store.append("s", say("x"), subject="ann", idempotency_key="k")
     store.form_batch(Chunks())
     before = dump(db)
