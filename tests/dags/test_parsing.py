@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -121,3 +122,13 @@ def test_a_site_sets_the_namespace_and_the_connection_in_its_configuration(
     given = make(dag_id, namespace="letters", conn_id="mail")
     assert given.params["namespace"] == "letters"
     assert {task.conn_id for task in given.tasks} == {"mail"}
+
+
+def test_the_examples_of_the_guide_make_dags() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "airflow.md").read_text()
+    made: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.+?)```", guide, flags=re.DOTALL):
+        names: dict[str, Any] = {}
+        exec(compile(block, "docs/how-to/airflow.md", "exec"), names)
+        made[names["dag"].dag_id] = [task.task_id for task in names["dag"].tasks]
+    assert made == {"parkkeeper_queue_maintenance": ["rotate", "prune"], "orders_queue": ["rotate", "prune"]}
