@@ -21,6 +21,8 @@ from parkkeeper.demo.progress import Progress
 from parkkeeper.embedded import DSN_VARIABLE
 from parkkeeper.errors import ParkkeeperError
 
+#: Characters a line where there is no terminal to ask.
+LOG_WIDTH = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -35,8 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m parkkeeper.demo", description=__doc__.split(": ", 1)[1])
     parser.add_argument("--once", action="store_true", help="stop when it is done instead of staying up")
     once = parser.parse_args().once
-    # Not on a terminal: as wide as the tables, which a log can hold.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
     for number in _SIGNALS:  # SIGINT too: a shell's background job starts with it ignored
         signal.signal(number, _interrupt)
     try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 
 Say = Callable[[str], None]
 
@@ -35,7 +36,7 @@ class Progress:
             def say(text: str) -> None:
                 nonlocal last
                 last = text
-                status.update(f"{title} [dim]{text}[/dim]")
+                status.update(f"{title} [dim]· {escape(text)}[/dim]")
 
             try:
                 yield say
@@ -46,4 +47,5 @@ class Progress:
 
     def _line(self, sign: str, title: str, last: str, began: float) -> None:
         took = time.monotonic() - began
-        self._console.print(f"  {sign} {title} [dim]{last}[/dim] [cyan]{took:.1f} s[/cyan]", highlight=False)
+        told = f" · {escape(last)}" if last else ""
+        self._console.print(f"  {sign} {title}[dim]{told}[/dim] · [cyan]{took:.1f} s[/cyan]", highlight=False)
