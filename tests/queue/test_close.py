@@ -144,7 +144,7 @@ def test_batches_are_locked_by_their_lease_in_whatever_order_claims_are_given(
                     other.connection.info.backend_pid,
                 )[0][0]
             )
-            # They wait for the first and do not hold the second yet. In a transaction, so that a wait is not tried again.
+            # They wait for the first and do not hold the second yet. (In a transaction a wait is not tried again.)
             with third.connection.transaction():
                 assert third.complete([second]) == 1
         assert theirs.result(SOON) == 0
