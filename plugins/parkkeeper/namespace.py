@@ -38,7 +38,9 @@ class Namespace:
                 f"namespace {self.name!r} is refused: 1 to 48 of a-z, 0-9 and _, starting with a letter"
             )
         if self.name in _RESERVED or self.name.startswith("pg_"):
-            raise InvalidNamespace(f"namespace {self.name!r} is refused: it belongs to Postgres; choose another name")
+            raise InvalidNamespace(
+                f"namespace {self.name!r} is refused: it belongs to Postgres; choose another name"
+            )
 
     @property
     def identifier(self) -> str:
