@@ -12,6 +12,10 @@ ARGS ?=
 # 1: make demo stops when it is done, and fails if anything in it did.
 ONCE ?=
 
+# One process a core, each with a Postgres of its own; a file stays in one process, which keeps its Airflow to itself.
+# ARGS='-n 0' runs them in this one, for a debugger.
+PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
 # 15: run the tests on Debian's Postgres of that version instead of the embedded one.
 PG ?=
 ifneq ($(PG),)
@@ -57,7 +61,7 @@ demo: setup ## Run the whole path once and stay up with Airflow's UI (ONCE=1: st
 	@$(PY) -m parkkeeper.demo $(if $(filter-out 0,$(ONCE)),--once)
 
 test: setup ## Run the tests against a real Postgres (ARGS='...' goes to pytest; PG=15: Debian's)
-	@$(PY) -m pytest -m "not system" $(ARGS)
+	@$(PYTEST) -m "not system" $(ARGS)
 
 test-system: setup ## Run the tests that need Debian packages, which are installed when root
 	@missing=""; \

@@ -40,6 +40,11 @@ Connection = psycopg.Connection[Any]
 _SETTINGS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Run one process only on a server that was given: some tests look at the whole server's log and ids."""
+    return 1 if os.environ.get("PARKKEEPER_DSN") else None
+
+
 @pytest.fixture(scope="session")
 def dsn() -> Iterator[str]:
     """The server of the session: PARKKEEPER_DSN, else our own (make test PG=15: with Debian's programs)."""
