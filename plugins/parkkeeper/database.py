@@ -237,12 +237,13 @@ def advisory_key(*parts: str) -> int:
 
 @contextmanager
 def known_namespace(namespace: Namespace, family: str) -> Iterator[None]:
-    """Turn Postgres's "no such schema, table or function" into an :class:`UnknownNamespace`."""
+    """Turn Postgres's "no such schema, table, column or function" into an :class:`UnknownNamespace`."""
     try:
         yield
     except (
         psycopg.errors.InvalidSchemaName,
         psycopg.errors.UndefinedTable,
+        psycopg.errors.UndefinedColumn,
         psycopg.errors.UndefinedFunction,
     ) as error:
         raise UnknownNamespace(

@@ -244,7 +244,12 @@ def test_a_scope_that_is_no_name_is_refused_before_the_database_is_asked(
         store.append(scope, say("a"))
 
 
-def test_an_unknown_namespace_says_what_to_do(connection: psycopg.Connection[object], namespace: str) -> None:
+@pytest.mark.parametrize("target", [None, 9])
+def test_a_namespace_that_lacks_migrations_says_what_to_do(
+    connection: psycopg.Connection[object], namespace: str, target: int | None
+) -> None:
+    if target:
+        migrate(connection, namespace, "memory", target=target)
     store = MemoryStore(connection, namespace)
     for action in (
         lambda: store.append("s", say("a")),
