@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -115,6 +116,23 @@ def test_a_failure_is_recorded_on_the_turn_and_tried_again_after_a_doubling_wait
     assert store.form_batch(Chunks()).formed == 0
 
 
+def test_a_wait_stops_doubling_at_an_hour_however_many_attempts_there_are(
+    store: MemoryStore, db: Database
+) -> None:
+    store.append("s", say("x"))
+    db("UPDATE {schema}.observation SET formation_attempts = 2000")
+    assert store.form_batch(failing("malformed"), max_attempts=10_000).failed == 1
+    assert 3_595 <= db.one(WAIT) <= 3_600 * 1.2
+
+
+@pytest.mark.parametrize("budget", [timedelta(microseconds=1), timedelta(days=1_825_000), timedelta.max])
+def test_any_budget_above_zero_is_accepted(store: MemoryStore, db: Database, budget: timedelta) -> None:
+    store.append("s", say("x"))
+    outcome = store.form_batch(Chunks(), turn_budget=budget)
+    assert (outcome.formed, outcome.failed) == ((1, 0) if budget > timedelta(days=1) else (0, 1))
+    assert db.turn(0, "claim_token") is None
+
+
 def test_a_success_after_failures_leaves_no_error_behind(store: MemoryStore, db: Database) -> None:
     store.append("s", say("x"))
     store.form_batch(failing("malformed", "MARKER"))
@@ -142,6 +160,53 @@ def test_any_other_exception_is_of_class_other_and_keeps_its_type(store: MemoryS
     store.append("s", say("x"))
     assert store.form_batch(raising(KeyError("MARKER"))).failed == 1
     assert db.turn(0, *STATE) == (1, "other", "KeyError: 'MARKER'")
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError("MARKER"), type("Panic", (BaseException,), {})("MARKER")]
+)
+def test_what_an_extractor_raises_past_exception_is_the_turns_failure_too(
+    store: MemoryStore, db: Database, error: BaseException
+) -> None:
+    store.append_many("s", [{"messages": say("x")}] * 2)
+    assert store.form_batch(raising(error)).failed == 2
+    assert db.turn(0, *STATE) == (1, "other", f"{type(error).__name__}: MARKER")
+
+
+class Unprepared(ExtractionError):
+    """A failure that never told its class."""
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
+
+
+class Reclassed(ExtractionError):
+    """A failure whose class is none."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("auth", text)
+        self.error_class = "sulking"
+
+    def __str__(self) -> str:
+        return str(self.message)
+
+
+@pytest.mark.parametrize("kind", [Unprepared, Reclassed])
+def test_an_extraction_error_without_a_class_of_the_list_is_other_and_holds_nobody_up(
+    store: MemoryStore, db: Database, kind: type[ExtractionError]
+) -> None:
+    store.append_many("s", [{"messages": say("x")}] * 2)
+    assert store.form_batch(raising(kind("MARKER"))).failed == 2
+    assert db.turn(0, *STATE) == (1, "other", f"{kind.__name__}: MARKER")
+
+
+def test_a_failure_that_names_its_class_without_more_keeps_it(store: MemoryStore, db: Database) -> None:
+    class Limited(Unprepared):
+        error_class = "rate_limited"
+
+    store.append("s", say("x"))
+    assert store.form_batch(raising(Limited("MARKER"))).failed == 1
+    assert db.turn(0, *STATE) == (1, "rate_limited", "")
 
 
 class Mute(Exception):
@@ -219,7 +284,7 @@ def test_forming_replaces_what_was_remembered_of_the_turn(store: MemoryStore, db
 
 
 @pytest.mark.parametrize(
-    ("asked", "waits"), [(7, 7), (timedelta(minutes=2), 120), (0, 1), (-5, 1), (86_400, 3_600)]
+    ("asked", "waits"), [(7, 7), ("7", 7), (timedelta(minutes=2), 120), (0, 1), (-5, 1), (86_400, 3_600)]
 )
 def test_a_provider_that_asks_to_wait_defers_the_turn_and_spends_no_attempt(
     store: MemoryStore, db: Database, asked: Any, waits: int
@@ -231,12 +296,15 @@ def test_a_provider_that_asks_to_wait_defers_the_turn_and_spends_no_attempt(
     assert waits - 5 <= db.one(WAIT) <= waits
 
 
-@pytest.mark.parametrize("asked", [None, float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    "asked",
+    [None, float("inf"), float("nan"), "Wed, 21 Oct 2026 07:28:00 GMT", datetime(2026, 10, 21, tzinfo=UTC)],
+)
 def test_a_rate_limit_without_a_time_spends_an_attempt(store: MemoryStore, db: Database, asked: Any) -> None:
     store.append("s", say("x"))
     outcome = store.form_batch(failing("rate_limited", retry_after=asked))
     assert (outcome.failed, outcome.deferred) == (1, 0)
-    assert db.turn(0, "formation_attempts") == 1
+    assert db.turn(0, "formation_attempts", "formation_error_class") == (1, "rate_limited")
 
 
 def test_a_turn_is_deferred_a_bounded_number_of_times(store: MemoryStore, db: Database) -> None:
@@ -260,6 +328,11 @@ def test_a_turn_is_deferred_a_bounded_number_of_times(store: MemoryStore, db: Da
         ("max_attempts", 0),
         ("concurrency", 0),
         ("turn_budget", timedelta(0)),
+        ("turn_budget", 300),
+        ("turn_budget", None),
+        ("limit", True),
+        ("limit", None),
+        ("limit", 2**63),
     ],
 )
 def test_an_argument_outside_its_rule_is_refused_by_name(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -74,12 +74,26 @@ def test_the_longest_content_is_accepted_and_counted_in_characters(store: Memory
         ("idempotency_key", "x" * 1001),
         ("occurred_at", datetime(2020, 1, 1)),
         ("occurred_at", "2020-01-01T00:00:00Z"),
+        ("occurred_at", datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))),
+        ("occurred_at", datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))),
     ],
 )
 def test_a_field_outside_its_rule_is_named_and_not_shown(store: MemoryStore, field: str, value: Any) -> None:
     with pytest.raises(InvalidTurn, match=rf"^{field} is refused: None or") as refused:
         store.append("s", say("a"), **{field: value})
     assert "MARKER" not in str(refused.value)
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+@pytest.mark.parametrize("said", [datetime(2, 1, 1, tzinfo=UTC), datetime(9998, 12, 31, 23, tzinfo=UTC)])
+def test_the_first_and_the_last_time_that_is_accepted_can_be_read_in_every_zone(
+    store: MemoryStore, zone: str, said: datetime
+) -> None:
+    store.connection.execute("SELECT set_config('timezone', %s, false)", (zone,))
+    store.append("s", say("word"), occurred_at=said)
+    assert store.form_batch(Chunks()).formed == 1
+    (found,) = store.recall("s", "word").memories
+    assert found.occurred_at == said
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from parkkeeper.database import TRANSIENT, statements
+from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import settling
 from parkkeeper.memory.claims import Claim, DueTurns, hand_back
 from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory, Turn
@@ -25,6 +26,13 @@ _LOG = logging.getLogger(__name__)
 
 _KIND_LENGTH = 64
 
+#: A longer time than this is as good as none, and more than the clocks of machines can count with.
+LONGEST_BUDGET = timedelta(days=36_500)
+
+# What Python raises to end something, not because something failed. Others that are no Exception (a cancelled task, a
+# panic in an extension) come of the turn: they must count, or one turn would end every batch for ever.
+_ENDINGS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
 
 def form_batch(
     session: Session,
@@ -37,6 +45,7 @@ def form_batch(
     concurrency: int,
 ) -> FormationOutcome:
     """Form up to `limit` due turns; the arguments are checked already."""
+    turn_budget = min(turn_budget, LONGEST_BUDGET)
     due = DueTurns(session, scope, limit=limit, max_attempts=max_attempts, turn_budget=turn_budget)
     batch = _Batch(session, extractor, due, max_attempts, turn_budget, min(concurrency, limit))
     batch.run()
@@ -131,14 +140,12 @@ class _Batch:
         if claim.token not in self._in_hand:
             return  # it overran, and that is recorded
         error = extraction.error
-        if error is not None and not isinstance(error, Exception):
-            raise error  # KeyboardInterrupt and its kin: the process is to end, the turn has not failed
+        if isinstance(error, _ENDINGS):
+            raise error  # the process is to end, the turn has not failed
         if extraction.finished_at > self._in_hand[claim.token][1]:
             self._overrun(claim)
         elif error is not None:
-            self._fail(
-                claim, error if isinstance(error, ExtractionError) else ExtractionError("other", error)
-            )
+            self._fail(claim, _classed(error))
         elif (fault := _fault(extraction.memories)) is not None:
             self._fail(claim, ExtractionError("malformed", fault))
         else:
@@ -190,6 +197,16 @@ class _Batch:
                 error.sqlstate or type(error).__name__,
                 len(self._tokens),
             )
+
+
+def _classed(error: BaseException) -> ExtractionError:
+    """Return `error` as a failure with a class of the list, whatever a derived class has made of it."""
+    if isinstance(error, ExtractionError):
+        try:
+            return ExtractionError(error.error_class, error.message, retry_after=error.retry_after)
+        except (AttributeError, InvalidArgument):
+            _LOG.info("an %s without a class of the list is recorded as other", type(error).__name__)
+    return ExtractionError("other", error)
 
 
 def _fault(memories: object) -> str | None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from parkkeeper.database import retried, statements, transaction
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import watermark
+from parkkeeper.memory.arguments import check_counts
 from parkkeeper.memory.extractors import ERROR_CLASSES
 from parkkeeper.memory.outcomes import ParkedTurn, SweepOutcome
 from parkkeeper.memory.session import Session
@@ -42,9 +43,7 @@ class SweepPolicy:
     limit: int = 10_000
 
     def __post_init__(self) -> None:
-        for field in ("max_attempts", "max_park_count", "limit"):
-            if getattr(self, field) < 1:
-                raise InvalidArgument(f"{field} {getattr(self, field)} is refused: at least 1")
+        check_counts(max_attempts=self.max_attempts, max_park_count=self.max_park_count, limit=self.limit)
         check_classes(self.unpark_classes)
 
 

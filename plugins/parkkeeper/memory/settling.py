@@ -94,12 +94,17 @@ def _fail(session: Session, claim: Claim, error: ExtractionError, text: str | No
     deferral = _deferral(claim, error)
     if deferral is None and claim.attempt >= (1 if error.error_class in PARKED_AT_ONCE else max_attempts):
         return _park(session, claim.scope, values)
-    wait = deferral or min(FIRST_WAIT * 2 ** (claim.attempt - 1), LONGEST_WAIT) * random.uniform(1, 1.2)
+    wait = deferral or _backoff(claim.attempt) * random.uniform(1, 1.2)
     values |= {"returned": int(deferral is not None), "wait": wait}
     found = retried(session.connection, lambda: session.execute(_SQL, "retry_later", values).rowcount)
     if not found:
         return DISCARDED
     return FAILED if deferral is None else DEFERRED
+
+
+def _backoff(attempt: int) -> timedelta:
+    # The exponent is bounded too: long before an attempt of the hundreds, the wait would be longer than a timedelta.
+    return min(FIRST_WAIT * (1 << min(attempt - 1, 10)), LONGEST_WAIT)
 
 
 def _deferral(claim: Claim, error: ExtractionError) -> timedelta | None:

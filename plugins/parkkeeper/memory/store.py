@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +11,13 @@ import psycopg
 from parkkeeper.database import refuse_open_transaction
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import erasure, formation, log, parking, reading
+from parkkeeper.memory.arguments import (
+    check_counts,
+    check_offset,
+    check_optional_counts,
+    check_place,
+    checked_ids,
+)
 from parkkeeper.memory.digests import Digests
 from parkkeeper.memory.extractors import Extractor
 from parkkeeper.memory.outcomes import (
@@ -81,7 +88,7 @@ class MemoryStore:
         subject
             Whose words these are; an erasure by subject finds the turn by it.
         occurred_at
-            When it was said, with a time zone; None means now, by the database's clock.
+            When it was said, with a time zone, in the years 2 to 9998; None means now, by the database's clock.
         idempotency_key
             With the same key and the same turn, a repeated append stores nothing and returns what the first one did.
         on_invalid
@@ -110,7 +117,7 @@ class MemoryStore:
         return self._append(scope, [turn], [""], on_invalid)[0]
 
     def append_many(
-        self, scope: str, turns: Sequence[Mapping[str, Any]], *, on_invalid: str = "reject"
+        self, scope: str, turns: Iterable[Mapping[str, Any]], *, on_invalid: str = "reject"
     ) -> list[Appended]:
         """Store `turns` in order, all or none.
 
@@ -125,7 +132,8 @@ class MemoryStore:
         list of Appended
             One a turn, in the order given.
         """
-        return self._append(scope, turns, [f"turns[{index}]." for index in range(len(turns))], on_invalid)
+        given = list(turns)
+        return self._append(scope, given, [f"turns[{index}]." for index in range(len(given))], on_invalid)
 
     def form_batch(
         self,
@@ -164,9 +172,9 @@ class MemoryStore:
         """
         if scope is not None:
             checked_name("scope", scope)
-        _positive(limit=limit, max_attempts=max_attempts, concurrency=concurrency)
-        if turn_budget <= timedelta(0):
-            raise InvalidArgument(f"turn_budget {turn_budget} is refused: above zero")
+        check_counts(limit=limit, max_attempts=max_attempts, concurrency=concurrency)
+        if not isinstance(turn_budget, timedelta) or turn_budget <= timedelta(0):
+            raise InvalidArgument(f"turn_budget {turn_budget} is refused: a timedelta above zero")
         if isinstance(extractor, type) or not isinstance(extractor, Extractor):
             raise InvalidArgument(
                 f"extractor is a {type(extractor).__name__}: it needs name, version and extract(turn); "
@@ -201,6 +209,7 @@ class MemoryStore:
         ``unknown`` means that the offset was never assigned.
         """
         checked_name("scope", scope)
+        check_offset("log_offset", log_offset)
         with self._session.action("turn_status"):
             return reading.turn_status(self._session, scope, log_offset)
 
@@ -216,14 +225,15 @@ class MemoryStore:
         """
         if scope is not None:
             checked_name("scope", scope)
-        _positive(limit=limit)
+        check_place(after)
+        check_counts(limit=limit)
         with self._session.action("parked"):
             return parking.parked(self._session, scope, after=after, limit=limit)
 
     def unpark(
         self,
         *,
-        observation_ids: Sequence[int] | None = None,
+        observation_ids: Iterable[int] | None = None,
         scope: str | None = None,
         error_class: str | None = None,
         older_than: timedelta | None = None,
@@ -249,11 +259,14 @@ class MemoryStore:
             checked_name("scope", scope)
         if error_class is not None:
             parking.check_classes([error_class])
-        _positive(limit=limit, max_park_count=max_park_count)
+        if older_than is not None and not isinstance(older_than, timedelta):
+            raise InvalidArgument(f"older_than is a {type(older_than).__name__}: a timedelta")
+        check_optional_counts(limit=limit, max_park_count=max_park_count)
+        ids = checked_ids(observation_ids)
         with self._session.action("unpark"):
             return parking.unpark(
                 self._session,
-                observation_ids=observation_ids,
+                observation_ids=ids,
                 scope=scope,
                 classes=None if error_class is None else [error_class],
                 older_than=older_than,
@@ -271,7 +284,7 @@ class MemoryStore:
         *,
         scope: str | None = None,
         subject: str | None = None,
-        observation_ids: Sequence[int] | None = None,
+        observation_ids: Iterable[int] | None = None,
         reason: str,
     ) -> ErasureReceipt:
         """Erase turns and all that came of them, in one transaction; their offsets stay assigned and count as erased.
@@ -293,16 +306,19 @@ class MemoryStore:
             raise InvalidArgument("erase needs at least one of scope, subject and observation_ids")
         if scope is not None:
             checked_name("scope", scope)
-        if subject is not None and not (0 < len(subject) <= SUBJECT_LENGTH and storable(subject)):
+        if subject is not None and not (
+            isinstance(subject, str) and 0 < len(subject) <= SUBJECT_LENGTH and storable(subject)
+        ):
             raise InvalidArgument(f"subject is refused: 1 to {SUBJECT_LENGTH} characters")
         erasure.check_reason(reason)
+        ids = checked_ids(observation_ids)
         with self._session.action("erase"):
             return erasure.erase(
                 self._session,
                 scope=scope,
                 subject=subject,
                 subject_digest=None if subject is None else self._digest().subject(subject),
-                observation_ids=observation_ids,
+                observation_ids=ids,
                 reason=reason,
             )
 
@@ -315,7 +331,7 @@ class MemoryStore:
             Words, 10,000 characters at most; nothing in them is an operator.
         """
         checked_name("scope", scope)
-        _positive(limit=limit)
+        check_counts(limit=limit)
         if not isinstance(query, str) or len(query) > QUERY_LENGTH or not storable(query):
             raise InvalidArgument(
                 f"query is refused: at most {QUERY_LENGTH} characters, neither NUL nor half a surrogate pair"
@@ -338,9 +354,3 @@ class MemoryStore:
         if self._digests is None:
             self._digests = log.digests(self._session)
         return self._digests
-
-
-def _positive(**numbers: int | None) -> None:
-    for field, number in numbers.items():
-        if number is not None and (not isinstance(number, int) or number < 1):
-            raise InvalidArgument(f"{field} {number!r} is refused: a whole number, at least 1")

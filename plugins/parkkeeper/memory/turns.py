@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any
 
 from parkkeeper.errors import InvalidArgument
@@ -118,6 +118,11 @@ def _text(value: object, where: str, longest: int) -> str | None:
 
 
 def _time(value: object, where: str) -> datetime | None:
-    if value is None or (isinstance(value, datetime) and value.utcoffset() is not None):
+    # A year off the ends of what Python can count: in the time zone of whichever session reads it, it may be another.
+    if value is None or (
+        isinstance(value, datetime) and value.utcoffset() is not None and MINYEAR < value.year < MAXYEAR
+    ):
         return value
-    raise InvalidTurn(f"{where} is refused: None or a datetime with a time zone")
+    raise InvalidTurn(
+        f"{where} is refused: None or a datetime with a time zone, of the years {MINYEAR + 1} to {MAXYEAR - 1}"
+    )

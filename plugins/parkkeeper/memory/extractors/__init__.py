@@ -64,7 +64,7 @@ class Extractor(Protocol):
     """An extractor has a name, a version and one method; `extract` may run in another thread than the caller's.
 
     `extract` returns the memories of the turn; an empty list is a success. It raises :class:`ExtractionError` for a
-    failure that it can class; any other exception is of class ``other``.
+    failure that it can class; whatever else it raises is of class ``other``, but for what asks the process to end.
     """
 
     name: str
@@ -86,8 +86,9 @@ class ExtractionError(Exception):
         What the provider said. It is kept on the turn's row, redacted and cut, and nowhere else: ``str()`` of this
         exception shows the class only.
     retry_after
-        Seconds, or a timedelta, after which the provider wants to be asked again. With class ``rate_limited`` the turn
-        waits that long (1 s to 1 h) and spends no attempt, a bounded number of times.
+        Seconds (a number, or its text as in a header) or a timedelta, after which the provider wants to be asked again.
+        With class ``rate_limited`` the turn waits that long (1 s to 1 h) and spends no attempt, a bounded number of
+        times. What is no such time counts as none.
 
     Raises
     ------
@@ -95,8 +96,11 @@ class ExtractionError(Exception):
         The class is not in the list.
     """
 
+    message: object = ""
+    retry_after: timedelta | None = None
+
     def __init__(
-        self, error_class: str, message: object = "", *, retry_after: float | timedelta | None = None
+        self, error_class: str, message: object = "", *, retry_after: float | str | timedelta | None = None
     ) -> None:
         if error_class not in ERROR_CLASSES:
             raise InvalidArgument(f"error_class is refused: one of {', '.join(ERROR_CLASSES)}")
@@ -106,13 +110,16 @@ class ExtractionError(Exception):
         self.retry_after = _duration(retry_after)
 
 
-def _duration(retry_after: float | timedelta | None) -> timedelta | None:
-    """Return seconds as a timedelta, and what no clock can express (a provider may send "inf") as None."""
+def _duration(retry_after: float | str | timedelta | None) -> timedelta | None:
+    """Return seconds as a timedelta, and as None what is no number of them or more than a clock can express.
+
+    Whatever a provider sends here, the failure keeps its class.
+    """
     if retry_after is None or isinstance(retry_after, timedelta):
         return retry_after
     try:
-        return timedelta(seconds=retry_after)
-    except (OverflowError, ValueError):
+        return timedelta(seconds=float(retry_after))
+    except (OverflowError, TypeError, ValueError):
         return None
 
 

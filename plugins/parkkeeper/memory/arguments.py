@@ -1,0 +1,61 @@
+"""The rules for arguments of the memory's methods that are no names: refused before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from parkkeeper.errors import InvalidArgument
+
+#: What a counting argument may be: at least one, and no more than Postgres counts with.
+COUNT = range(1, 2**63)
+
+_IDS = range(-(2**63), 2**63)
+
+
+def check_counts(**numbers: int) -> None:
+    """Refuse what is no whole number of 1 or more; a bool is no number."""
+    for field, number in numbers.items():
+        if not (_is_whole(number) and number in COUNT):
+            raise InvalidArgument(
+                f"{field} {ascii(number)[:60]} is refused: a whole number, at least 1 and below 2^63"
+            )
+
+
+def check_optional_counts(**numbers: int | None) -> None:
+    """Refuse what is neither None nor a count."""
+    check_counts(**{field: number for field, number in numbers.items() if number is not None})
+
+
+def check_offset(field: str, value: object) -> None:
+    """Refuse what is no whole number; one that no turn has is not refused here."""
+    if not _is_whole(value):
+        raise InvalidArgument(f"{field} is a {type(value).__name__}: a whole number")
+
+
+def check_place(after: tuple[str, int] | None) -> None:
+    """Refuse what does not say where a page ended."""
+    if after is None:
+        return
+    if not isinstance(after, Sequence) or len(after) != 2 or not isinstance(after[0], str):
+        raise InvalidArgument("after is refused: a pair of scope and offset, those of the last turn seen")
+    check_offset("after[1]", after[1])
+
+
+def checked_ids(observation_ids: Iterable[int] | None) -> list[int] | None:
+    """Return ids as a list, whatever yields them."""
+    if observation_ids is None:
+        return None
+    if not isinstance(observation_ids, Iterable) or isinstance(observation_ids, str | bytes):
+        raise InvalidArgument(
+            f"observation_ids is a {type(observation_ids).__name__}: a list of whole numbers"
+        )
+    ids = list(observation_ids)
+    if not all(_is_whole(number) and number in _IDS for number in ids):
+        raise InvalidArgument(
+            "observation_ids is refused: a list of whole numbers, each an id that append returned"
+        )
+    return ids
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
