@@ -105,7 +105,7 @@ def maintenance(
     """Open the transaction of `action`, READ COMMITTED and with its lock timeout set before any lock is asked for."""
     with transaction(connection, action), connection.cursor(row_factory=namedtuple_row) as cursor:
         cursor.execute(_SQL.render("read_committed", namespace))
-        cursor.execute(_SQL.render("lock_timeout", namespace), {"lock_timeout": lock_timeout})
+        cursor.execute(_SQL.render("configure", namespace), {"lock_timeout": lock_timeout})
         yield cursor
 
 
