@@ -121,13 +121,13 @@ def put_in_turns(stage: Stage, conversations: Sequence[Conversation]) -> None:
         f"Formation of {corpus.BROKEN_SCOPE} by pairs, until what fails is parked"
     ) as say:
         parked = corpus.form_until_parked(stage.connection, place.NAMESPACE)
-        say(f"{parked} without a reply parked after {corpus.MAX_ATTEMPTS} attempts (waits cut by backdating)")
+        say(f"{parked} parked after {corpus.MAX_ATTEMPTS} attempts (waits backdated)")
 
 
 def turn_the_ring(stage: Stage, plans: Sequence[files.Plan], late: files.Plan) -> runs.RunReport:
     """Work off each round's jobs and turn the ring by the DAG; make some failed jobs old on the way."""
     for number, plan in enumerate(plans, 1):
-        title = f"Round {number} of {len(plans)}: hash installed files, then turn the ring by the DAG"
+        title = f"Round {number} of {len(plans)}: hash files, turn the ring by the DAG"
         with stage.progress.step(title) as say:
             done = work(stage, [plan, late] if number == 1 else [plan])
             aged = make_old(stage, AGED) if number == 2 else 0
@@ -170,13 +170,13 @@ def retry_late(stage: Stage, late: files.Plan) -> int:
         files.deliver(late)
         retried = stage.storage.retry_failed_by_kind(files.REPORT).retried
         _drain(stage)
-        say(f"{len(retried)} retried, more than a whole turn of the ring after they had failed")
+        say(f"{len(retried)} retried, a lap of the ring later")
     return len(retried)
 
 
 def finish_formation(stage: Stage, formation: DagRun) -> None:
     """Wait for the formation that was started before the rounds, then sweep."""
-    with stage.progress.step("Formation of all other scopes, by the DAG since the first round") as say:
+    with stage.progress.step("Formation of all other scopes, by the DAG (since round 1)") as say:
         report = runs.finish(stage.airflow.client, formation)
         say(f"{report.figure('form', 'formed')} turns formed")
     with stage.progress.step("Sweep of parked turns, by the DAG") as say:
