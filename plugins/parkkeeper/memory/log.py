@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,13 +46,13 @@ def append(
     """Store `turns` in order; `digests` may be None when none of them has a key."""
     prepared = [_prepare(digests, scope, turn) for turn in turns]
     connection = session.connection
-    if in_transaction(connection) or not connection.autocommit:
+    # A single statement is a transaction already.
+    alone = len(prepared) == 1 and prepared[0].key is None
+    if alone or in_transaction(connection) or not connection.autocommit:
         return _append(session, scope, prepared)
 
     def work() -> list[Appended]:
-        # A single statement is a transaction already.
-        alone = len(prepared) == 1 and prepared[0].key is None
-        with nullcontext() if alone else connection.transaction():
+        with connection.transaction():
             return _append(session, scope, prepared)
 
     return retried(connection, work)

@@ -115,7 +115,7 @@ def sweep(session: Session, policy: SweepPolicy) -> SweepOutcome:
     capped = session.execute(_SQL, "capped", limit | {"max_attempts": policy.max_attempts}).fetchall()
     scopes, ids = {row.scope for row in capped}, [row.observation_id for row in capped]
     newly_parked = park_capped(session, scopes, ids, max_attempts=policy.max_attempts)
-    returned = retried(session.connection, lambda: session.execute(_SQL, "return_expired", limit).rowcount)
+    returned = session.execute(_SQL, "return_expired", limit).rowcount
     unparked = unpark(
         session, classes=policy.unpark_classes, max_park_count=policy.max_park_count, limit=policy.limit
     )

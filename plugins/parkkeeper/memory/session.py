@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from parkkeeper.database import Statements, known_namespace, without_values
+from parkkeeper.database import Statements, known_namespace, retried, without_values
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 
@@ -24,9 +24,13 @@ class Session:
     def execute(
         self, statements: Statements, name: str, values: dict[str, Any], *, prepare: bool | None = None
     ) -> psycopg.Cursor[Any]:
-        """Run statement `name`; `prepare` False keeps its plan from being made for any other values."""
+        """Run statement `name`; `prepare` False keeps its plan from being made for any other values.
+
+        Outside a transaction it is one of its own, so a lock that is not had in time is asked for again here.
+        """
         cursor = self.connection.cursor(row_factory=namedtuple_row)
-        return cursor.execute(statements.render(name, self.namespace), values, prepare=prepare)
+        statement = statements.render(name, self.namespace)
+        return retried(self.connection, lambda: cursor.execute(statement, values, prepare=prepare))
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:

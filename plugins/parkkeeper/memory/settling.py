@@ -96,8 +96,7 @@ def _fail(session: Session, claim: Claim, error: ExtractionError, text: str | No
         return _park(session, claim.scope, values)
     wait = deferral or _backoff(claim.attempt) * random.uniform(1, 1.2)
     values |= {"returned": int(deferral is not None), "wait": wait}
-    found = retried(session.connection, lambda: session.execute(_SQL, "retry_later", values).rowcount)
-    if not found:
+    if not session.execute(_SQL, "retry_later", values).rowcount:
         return DISCARDED
     return FAILED if deferral is None else DEFERRED
 
