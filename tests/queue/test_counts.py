@@ -160,3 +160,13 @@ def test_jobs_of_open_transactions_are_counted_when_they_commit(
         assert storage.queue_counts("q") == _counts(available=1)
     assert storage.queue_counts("q") == _counts(available=3)
     assert differences(storage) == []
+
+
+def test_a_rebuild_does_not_wait_for_claims(storage: QueueStorage, connect: Connect) -> None:
+    storage.enqueue_many("q", "work", [{}] * 3)
+    other = QueueStorage(connect(), storage.namespace)
+    with other.connection.transaction():
+        assert len(other.claim("q", 2)) == 2  # holds its lane until it commits
+        storage.rebuild_terminal_counters()
+    assert storage.queue_counts("q") == _counts(available=1, running=2)
+    assert differences(storage) == []

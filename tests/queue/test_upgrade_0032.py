@@ -51,6 +51,9 @@ def test_rows_folded_before_it_stay_where_they_were_counted(older: QueueStorage)
     assert rollups == [("gone", 5, 0), ("q", 1234, 0)]
     counts = older.queue_counts("q")
     assert (counts.terminal, counts.pruned_failed) == (1234, 0)
+    # Nothing but its rollup is left of this one: what ended there is still told.
+    assert older.queue_counts("gone").terminal == 5
+    assert older.retry_failed_by_queue("gone").pruned_failed_count == 0
 
 
 def test_totals_are_right_and_the_split_is_exact_from_then_on(older: QueueStorage) -> None:

@@ -30,12 +30,14 @@ SELECT live.available, live.running, live.terminal + pruned.completed + pruned.f
          WHERE lane_id = ANY (ARRAY (SELECT lane_id FROM lane))) AS deferred,
        live.failed,
        EXISTS (SELECT FROM lane)
-           OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s) AS known
+           OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s)
+           OR EXISTS (SELECT FROM {schema}.queue_terminal_rollups WHERE queue = %(queue)s) AS known
   FROM live, pruned
 
 -- name: settle_cursors
--- After a restore no cursor tells what waits until the lanes have begun anew; otherwise this does nothing.
-SELECT {schema}.rebase_claims()
+-- After a restore no cursor tells what waits until the lanes have begun anew. Asked first, since it locks every lane: a
+-- rebuild in daily use neither waits for claims nor keeps them waiting.
+SELECT {schema}.rebase_claims() WHERE {schema}.queue_was_restored()
 
 -- name: forget_live_counts
 DELETE FROM {schema}.queue_terminal_live_counts

@@ -26,7 +26,7 @@ def queue_counts(connection: psycopg.Connection[Any], namespace: Namespace, queu
     Raises
     ------
     UnknownQueue
-        The queue never had a job and has no settings.
+        The queue never had a job, nothing of it was pruned, and it has no settings.
     InvalidName
         `queue` is no name for a queue.
     UnknownNamespace
@@ -67,8 +67,10 @@ def rebuild_terminal_counters(connection: psycopg.Connection[Any], namespace: Na
         # Reads all that the ring holds; only rotate, prune and other rebuilds wait for it.
         timeout = ring.checked_lock_timeout(ring.MAX_LOCK_TIMEOUT)
         with ring.maintenance(connection, namespace, "rebuild_terminal_counters", timeout) as cursor:
+            # Lanes, if there is need of them, before the ring: the order in which a claim takes both.
+            cursor.execute(_SQL.render("settle_cursors", namespace))
             ring.lock_state(cursor, namespace)
-            for name in ("settle_cursors", "forget_live_counts", "count_rows"):
+            for name in ("forget_live_counts", "count_rows"):
                 cursor.execute(_SQL.render(name, namespace))
 
     with known_namespace(namespace, "queue"):
