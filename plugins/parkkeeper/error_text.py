@@ -19,10 +19,13 @@ _NAME = (
 )
 # Every repetition that can fail after it has begun has a bound: these run over what a stranger wrote.
 _SECRETS = (
-    # Authorization: Bearer abc, Basic abc
-    (re.compile(r"\b(bearer|basic)\s+[\w.~+/=:-]{6,}", re.IGNORECASE), rf"\1 {_REDACTED}"),
-    # ?key=abc&, api_key: "abc", "token": "abc"
-    (re.compile(rf"\b({_NAME}[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;}}]{{4,}}", re.IGNORECASE), rf"\1{_REDACTED}"),
+    # Authorization: Bearer abc, Basic 'abc'
+    (re.compile(r"\b(bearer|basic)\s+[\"']?[\w.~+/=:-]{6,}", re.IGNORECASE), rf"\1 {_REDACTED}"),
+    # ?key=abc&, api_key: "abc", "token": "abc", SOME_API_KEY=abc
+    (
+        re.compile(rf"(?<![^\W_])({_NAME}[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;}}]{{4,}}", re.IGNORECASE),
+        rf"\1{_REDACTED}",
+    ),
     # scheme://user:password@host
     (re.compile(r"(://[^\s/:@]{0,256}:)[^\s/@]{1,256}@"), rf"\1{_REDACTED}@"),
     # Keys that are known by how they begin: OpenAI and kin, GitHub, Slack, AWS, Google; and JSON web tokens.

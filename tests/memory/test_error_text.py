@@ -62,6 +62,37 @@ def test_secrets_are_removed_wherever_they_stand(message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        "Authorization: Bearer SECRET",
+        "authorization: basic SECRET",
+        "GET https://api.example.com/v1?key=SECRET&x=1",
+        "https://user:SECRET@example.com/",
+        '{"api_key": "SECRET", "model": "m"}',
+        '{"apiKey":"SECRET"}',
+        "x-api-key: SECRET",
+        "Ocp-Apim-Subscription-Key: SECRET",
+        "OPENAI_API_KEY=SECRET",
+        "refresh_token=SECRET",
+        "{'id_token': 'SECRET'}",
+        "token=SECRET",
+        "client_secret=SECRET",
+        "Bearer 'SECRET'",
+    ],
+)
+def test_a_secret_that_only_its_name_tells_is_removed(message: str) -> None:
+    kept = kept_error(message.replace("SECRET", "0pqFAKE77zFAKE"))
+    assert "FAKE" not in kept and "[redacted]" in kept
+
+
+@pytest.mark.parametrize(
+    "message", ["the monkey: banana", "keyboard=qwerty", "a turkey=dinner", "tokens: 1234"]
+)
+def test_words_that_only_sound_like_names_of_secrets_stay(message: str) -> None:
+    assert kept_error(message) == message
+
+
+@pytest.mark.parametrize(
     "secret",
     [
         "sk-proj-abcDEF123_456-xyz",
