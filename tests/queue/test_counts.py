@@ -90,7 +90,7 @@ def test_a_prune_that_is_open_is_counted_once(
     assert set(seen.values()) == {_counts(terminal=3, failed=3)} == {other.queue_counts("q")}
 
 
-def test_rebuilt_counters_are_what_the_rows_are(storage: QueueStorage) -> None:
+def test_queue_terminal_live_counts_rebuild_restores_invariant(storage: QueueStorage) -> None:
     end_jobs(storage, 3, state="completed")
     end_jobs(storage, 2)
     end_jobs(storage, 1, state="cancelled")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from threading import Barrier
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from parkkeeper.errors import TransactionOpen, UnknownNamespace
 from parkkeeper.queue import QueueStorage
-from ringside import SOON, Gate, differences, end_jobs, held, on_statement, query, snapshot, terminal
+from ringside import SOON, Gate, differences, end_jobs, held, on_statement, query, snapshot, terminal, until
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
@@ -190,6 +190,49 @@ def test_readers_are_not_held_up_before_the_truncate(storage: QueueStorage, othe
     on_statement(storage, "queue/prune", after=read)
     assert storage.prune_oldest().outcome == "pruned"
     assert seen == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_reader_that_waits_for_the_truncate_finds_the_rows_where_they_were_carried(
+    storage: QueueStorage, other: QueueStorage, connect: Connect, prepared: bool
+) -> None:
+    end_jobs(storage, 3)
+    storage.rotate()
+    watcher = connect()
+    waiting = [other.connection.info.backend_pid]
+    other.connection.prepare_threshold = 0 if prepared else None
+    with ThreadPoolExecutor(2) as pool:
+        reads: list[Future[Any]] = []
+
+        def read(name: str) -> None:
+            if name == "reclaimed":
+                statement = "SELECT count(*) FROM {ns}.terminal_jobs WHERE state = %s"
+                reads.append(pool.submit(query, other, statement, "failed"))
+                until(
+                    lambda: (
+                        watcher.execute(
+                            "SELECT FROM pg_locks WHERE pid = %s AND NOT granted", waiting
+                        ).rowcount
+                    )
+                )
+
+        on_statement(storage, "queue/prune", before=read)
+        assert storage.prune_oldest().carried_failed_rows == 3
+        assert reads[0].result(SOON) == [(3,)]
+    assert other.queue_counts("q").failed == 3
+
+
+def test_a_snapshot_older_than_the_prune_sees_carried_rows_in_neither_place(
+    storage: QueueStorage, other: QueueStorage
+) -> None:
+    end_jobs(storage, 3)
+    storage.rotate()
+    other.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    query(other, "SELECT FROM {ns}.queue_settings")
+    assert storage.prune_oldest().carried_failed_rows == 3
+    assert query(other, "SELECT count(*) FROM {ns}.terminal_jobs") == [(0,)]
+    other.connection.execute("COMMIT")
+    assert query(other, "SELECT count(*) FROM {ns}.terminal_jobs") == [(3,)]
 
 
 def test_autovacuum_never_stands_in_the_way_of_a_prune(storage: QueueStorage) -> None:

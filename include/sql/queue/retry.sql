@@ -64,27 +64,26 @@ WITH found AS MATERIALIZED (
               AND ready.enqueue_xid = done.enqueue_xid AND ready.lane_seq = done.lane_seq
             LIMIT 1) AS body ON true
      WHERE done.state = 'failed'
-), granted AS MATERIALIZED (
-    SELECT *
-      FROM found
-     WHERE CASE WHEN unique_key IS NOT NULL
+), decided AS MATERIALIZED (
+    SELECT found.*,
+           CASE WHEN unique_key IS NOT NULL
                  AND 'available' = ANY (coalesce(unique_states, '{scheduled,available,running,retryable}'))
                 THEN {schema}.take_unique_key(unique_key, job_id, unique_states) = job_id
                 ELSE true
-           END
+           END AS granted
+      FROM found
 ), removed AS (
     DELETE FROM {schema}.done_entries AS done
-     USING granted
-     WHERE done.ready_slot = granted.ready_slot AND done.lane_id = granted.lane_id AND done.lane_seq = granted.lane_seq
-    RETURNING done.ready_slot, done.ready_generation, done.lane_id, done.job_id
+     USING decided
+     WHERE decided.granted
+       AND done.ready_slot = decided.ready_slot AND done.lane_id = decided.lane_id AND done.lane_seq = decided.lane_seq
+    RETURNING decided.*
 ), returned AS (
     INSERT INTO {schema}.ready_entries
            (ready_slot, ready_generation, lane_id, job_id, created_at, max_attempts, kind, args, unique_key, unique_states)
-    SELECT ring.current_slot, ring.generation, granted.lane_id, granted.job_id, granted.created_at, granted.max_attempts,
-           granted.kind, granted.args, granted.unique_key, granted.unique_states
-      FROM granted
-      JOIN removed USING (job_id)
-     CROSS JOIN {schema}.queue_ring_state AS ring
+    SELECT ring.current_slot, ring.generation, removed.lane_id, removed.job_id, removed.created_at, removed.max_attempts,
+           removed.kind, removed.args, removed.unique_key, removed.unique_states
+      FROM {schema}.queue_ring_state AS ring, removed
     RETURNING ready_slot, ready_generation, lane_id, job_id
 ), counted AS (
     INSERT INTO {schema}.queue_terminal_count_deltas (ready_slot, ready_generation, lane_id, state, bucket, delta)
@@ -96,5 +95,4 @@ WITH found AS MATERIALIZED (
       FROM returned
      GROUP BY ready_slot, ready_generation, lane_id
 )
-SELECT found.lane_seq, found.job_id, EXISTS (SELECT FROM returned WHERE returned.job_id = found.job_id) AS retried
-  FROM found
+SELECT lane_seq, job_id, granted AS retried FROM decided
