@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -122,6 +123,23 @@ def test_a_reader_that_leaves_before_a_short_answer_is_no_reason_to_complain(
     process.stdout = None
     done = finish(process)
     assert (done.code, done.err) == (141, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", ["render", "plan"])
+def test_a_full_disk_is_said_to_be_one(spawn, finish, command: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = finish(spawn(command, "--family", "queue", "--namespace", "jobs", stdout=full))
+    assert done.code == 1
+    assert done.err == "parkkeeper: error: output cannot be written: No space left on device\n"
+
+
+def test_without_a_place_for_the_answer_nothing_is_begun(finish, spawn, connection, support: str) -> None:
+    closed = spawn("memory", "append", "--namespace", support, preexec_fn=lambda: os.close(1))
+    done = finish(closed, LINE)
+    assert done.code == 1
+    assert done.err == "parkkeeper: error: stdout is closed: nothing was begun\n"
+    assert MemoryStore(connection, support).freshness("ada").stored == 0
 
 
 def test_an_interrupted_load_says_how_many_went_in(spawn, finish, connection, support: str, until) -> None:

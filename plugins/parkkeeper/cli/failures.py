@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -34,6 +35,9 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (ParkkeeperError, REFUSED),
 )
 
+# Of the place that stdout leads to.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 # Typer has a copy of click of its own, or uses click itself, depending on the release: this is the base it raises.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -42,6 +46,10 @@ def guarded(command: Callable[[], None], arguments: Sequence[str]) -> int:
     """Run `command`; return its exit code, and have said what went wrong."""
     # The driver's own warnings show the server's address; what they are about is said in one line below.
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)
+    if sys.stdout is None:
+        # A command that cannot say what it did would be taken for failed, and be repeated.
+        sys.stderr.write("parkkeeper: error: stdout is closed: nothing was begun\n")
+        return REFUSED
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Not every terminal knows every character.
     try:
@@ -82,6 +90,8 @@ def explain(error: Exception) -> tuple[str, int]:
             f"{what} ({error.sqlstate or 'no sqlstate'}, {type(error).__name__})",
             UNREACHABLE if lost else REFUSED,
         )
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"output cannot be written: {error.strerror}", REFUSED
     return (
         f"{type(error).__name__} in {_place(error)}: this is a fault of parkkeeper, please report it",
         REFUSED,
