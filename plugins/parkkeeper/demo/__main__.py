@@ -63,7 +63,6 @@ def main() -> int:
 def _demo(stack: ExitStack, console: Console, once: bool) -> int:
     progress = Progress(console)
     checkout = place.checkout()
-    checkout.state.mkdir(parents=True, exist_ok=True)
     # The worker warns of each job that fails, which is what many of them are here for.
     logging.basicConfig(
         filename=checkout.state / "demo.log", filemode="w", format="%(asctime)s %(name)s: %(message)s"

@@ -35,19 +35,23 @@ class Checkout:
 
 
 def checkout() -> Checkout:
-    """Return the checkout that this package was imported from.
+    """Return the checkout that this package was imported from, with its state folder made.
 
     Raises
     ------
     DemoRefused
-        It was installed instead: there are no DAG files then.
+        The package was installed: there are no DAG files then. Or the state folder is another user's.
     """
     root = Path(__file__).resolve().parents[3]
     if not (root / "dags").is_dir() or not (root / "Makefile").is_file():
         raise DemoRefused(
             "the demo runs from a checkout, with its dags folder: clone the project and run make demo"
         )
-    return Checkout(root / "dags", root / "plugins", _state(root))
+    state = _state(root)
+    state.mkdir(mode=0o755, exist_ok=True)
+    if state.stat().st_uid != os.geteuid():
+        raise DemoRefused(f"{state} belongs to another user: have it removed, or run the demo as that user")
+    return Checkout(root / "dags", root / "plugins", state)
 
 
 def _state(root: Path) -> Path:
