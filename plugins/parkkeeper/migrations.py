@@ -263,7 +263,7 @@ def _render(migration: Migration, namespace: Namespace) -> str:
 
 def _check(family: str, target: int | None, queue_slots: int = QUEUE_SLOTS.start) -> None:
     versions = [migration.version for migration in packaged(family)]
-    if target is not None and target not in versions:
+    if target is not None and (type(target) is not int or target not in versions):
         raise InvalidArgument(
             f"target {target} is refused: no such {family} migration; "
             f"there are {versions[0]} to {versions[-1]}"

@@ -66,7 +66,7 @@ def test_the_plan_is_what_migrate_then_applies_and_reads_only(
     assert migrations.migrate(connection, namespace, "queue", target=1) == []
 
 
-@pytest.mark.parametrize("target", [0, 3, 99, -1])
+@pytest.mark.parametrize("target", [0, 3, 99, -1, True, 2.0, "2"])
 def test_a_target_that_is_no_migration_is_refused(
     connection, namespace: str, ship: Ship, catalog, target: int
 ) -> None:

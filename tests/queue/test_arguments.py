@@ -201,7 +201,8 @@ def test_a_unique_key_is_short_text_or_bytes_and_never_shown(storage: QueueStora
 
 
 @pytest.mark.parametrize(
-    "states", [(), ("available",), ("scheduled", "available", "gone"), "available", ("scheduled", "running")]
+    "states",
+    [(), ("available",), ("scheduled", "available", "gone"), "available", ("scheduled", "running"), None, 7],
 )
 def test_unique_states_are_states_and_hold_where_a_job_begins(storage: QueueStorage, states: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"^unique_states .* is refused: some of scheduled, available"):

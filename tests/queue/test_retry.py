@@ -286,7 +286,7 @@ def test_arguments_that_cannot_be_meant_are_refused_by_name(storage: QueueStorag
         storage.retry_failed_by_queue("")
     with pytest.raises(InvalidName, match="kind"):
         storage.retry_failed_by_kind("a\x00b")
-    for limit in (0, -1, 1.0, True):
+    for limit in (0, -1, 1.0, True, 2**63):
         with pytest.raises(InvalidArgument, match="limit"):
             storage.retry_failed_by_queue("q", limit=limit)  # type: ignore[arg-type]
     for field in ("finalized_from", "finalized_before"):

@@ -68,7 +68,8 @@ def unique_key_bytes(value: str | bytes | None) -> bytes | None:
 
 def unique_state_names(value: Collection[str]) -> list[str] | None:
     """Return the states in which a key is held, None for the usual ones."""
-    states = list(value) if not isinstance(value, str) else []
+    # A str is a collection too, of letters.
+    states = list(value) if isinstance(value, Collection) and not isinstance(value, str) else []
     if set(FIRST_STATES) <= set(states) <= set(STATES):
         return None if set(states) == set(UNIQUE_STATES) else sorted(set(states), key=STATES.index)
     raise InvalidArgument(

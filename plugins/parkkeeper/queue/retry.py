@@ -98,7 +98,7 @@ def _filter(
     for field, value in (("finalized_from", finalized_from), ("finalized_before", finalized_before)):
         if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
             raise InvalidArgument(f"{field} {value!r} is refused: a datetime with a time zone")
-    if limit is not None and (type(limit) is not int or limit < 1):
+    if limit is not None and (type(limit) is not int or not 1 <= limit < 2**63):
         raise InvalidArgument(f"limit {limit!r} is refused: a whole number, 1 or more, or None for all")
     return {
         "queue": queue,
