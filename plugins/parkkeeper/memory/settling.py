@@ -26,7 +26,7 @@ PARKED_AT_ONCE = frozenset({"refusal", "too_long"})
 FIRST_WAIT = timedelta(seconds=10)
 LONGEST_WAIT = timedelta(hours=1)
 SHORTEST_DEFERRAL = timedelta(seconds=1)
-#: How often in a row a turn waits at its provider's wish without spending an attempt.
+#: How often a turn waits at its provider's wish without spending an attempt; counted anew after an unpark.
 MAX_DEFERRALS = 10
 
 FORMED, FAILED, DEFERRED, PARKED, DISCARDED = "formed", "failed", "deferred", "parked", "discarded"
