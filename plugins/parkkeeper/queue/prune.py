@@ -111,7 +111,7 @@ def prune_oldest(
                 stored = namespace_settings(connection, namespace).failed_retention_seconds
                 candidates = cursor.execute(_SQL.render("candidates", namespace)).fetchall()
         except ring.LOCK_NOT_HAD:
-            return PruneOutcome("blocked", reason="ring_state")
+            return PruneOutcome("blocked", reason="prune")  # Its TRUNCATE holds off our look.
         retention = stored if given is None else given
         attempt = _Attempt(connection, namespace, retention, max_pruned_failed, timeout)
         return _first_done(candidates, attempt.rehearse if dry_run else attempt.prune)
