@@ -14,7 +14,7 @@ ONCE ?=
 
 # One process a core, each with a Postgres of its own; a file stays in one process, which keeps its Airflow to itself.
 # ARGS='-n 0' runs them in this one, for a debugger.
-PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+PYTEST = $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 # 15: run the tests on Debian's Postgres of that version instead of the embedded one.
 PG ?=
