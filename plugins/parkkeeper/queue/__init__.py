@@ -9,7 +9,13 @@ from parkkeeper.queue.errors import (
     UniqueConflict,
     UnknownQueue,
 )
-from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RetryFailedOutcome, RotateOutcome
+from parkkeeper.queue.outcomes import (
+    PruneOutcome,
+    QueueCounts,
+    RescueOutcome,
+    RetryFailedOutcome,
+    RotateOutcome,
+)
 from parkkeeper.queue.storage import QueueStorage
 from parkkeeper.queue.worker import Worker, WorkerOutcome
 
@@ -24,6 +30,7 @@ __all__ = [
     "PruneRefused",
     "QueueCounts",
     "QueueStorage",
+    "RescueOutcome",
     "RetryFailedOutcome",
     "RotateOutcome",
     "TransactionOpen",

@@ -20,10 +20,10 @@ _SQL = statements("queue/close")
 
 def complete(connection: psycopg.Connection[Any], namespace: Namespace, claims: Iterable[ClaimedJob]) -> int:
     """Complete claims; see :meth:`QueueStorage.complete <parkkeeper.queue.storage.QueueStorage.complete>`."""
-    given = sorted(claims, key=_place)
-    if not given:
+    given = batches_of(claims)
+    if given is None:
         return 0
-    [(completed,)] = call(connection, namespace, _SQL, "complete", _batches(given))
+    [(completed,)] = call(connection, namespace, _SQL, "complete", given)
     return int(completed)
 
 
@@ -67,6 +67,12 @@ ClaimedPlace = tuple[int, int, int, int]
 def _place(claim: ClaimedJob) -> ClaimedPlace:
     """Order claims as they are to be locked: by run_lease, then by their place in the batch."""
     return claim.run_lease, claim.claim_slot, claim.ordinal, claim.job_id
+
+
+def batches_of(claims: Iterable[ClaimedJob]) -> dict[str, str] | None:
+    """Return claims in whatever order as the functions take them; None when there are none."""
+    given = sorted(claims, key=_place)
+    return _batches(given) if given else None
 
 
 def _batches(claims: list[ClaimedJob]) -> dict[str, str]:

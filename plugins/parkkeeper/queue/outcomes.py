@@ -29,6 +29,22 @@ class RotateOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class RescueOutcome:
+    """What one call of ``rescue`` did.
+
+    Attributes
+    ----------
+    rescued
+        Jobs whose lease had run out and that will be tried again, after the wait that a failure brings.
+    failed
+        Jobs whose lease had run out in their last attempt: failed now.
+    """
+
+    rescued: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
 class PruneOutcome:
     """What one call of ``prune_oldest`` did, or would do with ``dry_run``.
 

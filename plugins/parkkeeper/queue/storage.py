@@ -9,10 +9,16 @@ from typing import Any
 import psycopg
 
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue import claim, close, counts, enqueue, prune, retry, ring, settings
+from parkkeeper.queue import claim, close, counts, enqueue, leases, prune, retry, ring, settings
 from parkkeeper.queue.arguments import UNIQUE_STATES
 from parkkeeper.queue.claim import ClaimedJob
-from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RetryFailedOutcome, RotateOutcome
+from parkkeeper.queue.outcomes import (
+    PruneOutcome,
+    QueueCounts,
+    RescueOutcome,
+    RetryFailedOutcome,
+    RotateOutcome,
+)
 from parkkeeper.queue.settings import QueueSettings
 
 #: How long a claimed job is its worker's unless the claim says otherwise.
@@ -234,6 +240,32 @@ class QueueStorage:
             The caller's transaction is REPEATABLE READ or SERIALIZABLE.
         """
         return close.cancel(self.connection, self.namespace, job_id)
+
+    def extend(self, claims: Iterable[ClaimedJob], lease: timedelta) -> int:
+        """Keep claims for longer, in one round trip: the heartbeat of a worker whose jobs take their time.
+
+        Parameters
+        ----------
+        lease
+            How long the jobs are to be this worker's from now on, above zero. A lease is never shortened. `lease_until`
+            of the claims given stays as it is.
+
+        Returns
+        -------
+        int
+            How many of the claims are still this worker's; one that is given twice counts once. A lease that had run out
+            is taken up again if nobody has rescued the job.
+
+        Raises
+        ------
+        IsolationRefused
+            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
+        """
+        return leases.extend(self.connection, self.namespace, claims, lease)
+
+    def rescue(self) -> RescueOutcome:
+        """Take back jobs whose lease has run out; see :func:`parkkeeper.queue.leases.rescue`."""
+        return leases.rescue(self.connection, self.namespace)
 
     def rotate(self, *, lock_timeout: timedelta = ring.LOCK_TIMEOUT) -> RotateOutcome:
         """Open the next empty slot for new jobs and seal the current one; see :func:`parkkeeper.queue.ring.rotate`."""
