@@ -18,6 +18,7 @@ QUEUE = {
     "enqueue lines": ("queue", "enqueue", "--queue", "mail", "--kind", "welcome", "--args", "-"),
     "work": ("queue", "work", "--queue", "mail", "--handler", "builtins:print", "--drain"),
     "counts": ("queue", "counts", "--queue", "mail"),
+    "rescue": ("queue", "rescue"),
     "rotate": ("queue", "rotate"),
     "prune": ("queue", "prune"),
     "retry-failed": ("queue", "retry-failed", "--queue", "mail"),

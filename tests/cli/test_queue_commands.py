@@ -318,6 +318,15 @@ def backdate(connection, namespace: str, days: int) -> None:
     )
 
 
+def test_jobs_of_a_dead_worker_are_rescued(run, jobs: str, connection) -> None:
+    storage = QueueStorage(connection, jobs)
+    storage.enqueue("mail", "welcome")
+    storage.enqueue("mail", "welcome", max_attempts=1)
+    assert run("queue", "rescue", "-n", jobs, "--json").json == {"rescued": 0, "failed": 0}
+    assert len(storage.claim("mail", 2, lease=timedelta(microseconds=1))) == 2
+    assert run("queue", "rescue", "-n", jobs, "--json").json == {"rescued": 1, "failed": 1}
+
+
 def test_rotating_and_pruning_say_their_outcome(run, jobs: str, connection, failed: list[int]) -> None:
     rotated = run("queue", "rotate", "-n", jobs, "--json").json
     assert list(rotated) == keys(RotateOutcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -46,18 +47,22 @@ def test_migrate_makes_both_families(connection: psycopg.Connection, namespace: 
     assert connection.execute(slots).fetchone() == (5,)
 
 
-def test_queue_maintenance_rotates_and_prunes(connection: psycopg.Connection, migrated: str) -> None:
+def test_queue_maintenance_rescues_rotates_and_prunes(connection: psycopg.Connection, migrated: str) -> None:
     storage = QueueStorage(connection, migrated)
     storage.enqueue_many("letters", "print", [None] * 3)
     claims = storage.claim("letters", 3)
     storage.complete(claims[:1])
     storage.fail_many([(claim, "no paper") for claim in claims[1:]], terminal=True)
+    storage.enqueue("letters", "print")
+    storage.claim("letters", lease=timedelta(microseconds=1))
 
     state, tasks, figures = run(
         "parkkeeper_queue_maintenance", namespace=migrated, failed_retention_seconds=0
     )
 
-    assert (state, tasks) == ("success", {"rotate": "success", "prune": "success"})
+    assert (state, tasks) == ("success", {"rescue": "success", "rotate": "success", "prune": "success"})
+    # Without the rescue the job of the dead worker would pin the slot.
+    assert figures["rescue"] == {"outcome": "rescued", "rescued": 1, "failed": 0}
     assert figures["rotate"] == {
         "outcome": "rotated",
         "slot": 1,
@@ -88,7 +93,7 @@ def test_a_dry_run_of_queue_maintenance_changes_nothing(
 
     state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=migrated, dry_run=True)
 
-    assert (state, tasks) == ("success", {"rotate": "skipped", "prune": "success"})
+    assert (state, tasks) == ("success", {"rescue": "skipped", "rotate": "skipped", "prune": "success"})
     assert (figures["prune"]["outcome"], figures["prune"]["pruned_completed"]) == ("pruned", 1)
     assert storage.rotate().generation == 2
     assert storage.prune_oldest().pruned_completed == 1
@@ -101,13 +106,14 @@ def test_a_prune_that_fails_fails_the_run(connection: psycopg.Connection, migrat
     state, tasks, _ = run(
         "parkkeeper_queue_maintenance", namespace=migrated, failed_retention_seconds=0, max_pruned_failed=0
     )
-    assert (state, tasks) == ("failed", {"rotate": "success", "prune": "failed"})
+    assert (state, tasks) == ("failed", {"rescue": "success", "rotate": "success", "prune": "failed"})
     assert storage.queue_counts("letters").failed == 1
 
 
-def test_a_rotate_that_fails_fails_the_run_and_nothing_is_pruned(namespace: str) -> None:
+def test_a_rescue_that_fails_fails_the_run_and_the_ring_stands_still(namespace: str) -> None:
     state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=namespace)
-    assert (state, tasks) == ("failed", {"rotate": "failed", "prune": "upstream_failed"})
+    assert state == "failed"
+    assert tasks == {"rescue": "failed", "rotate": "upstream_failed", "prune": "upstream_failed"}
     assert figures["prune"] == {}
 
 

@@ -130,6 +130,16 @@ def test_the_lease_is_the_batchs(storage: QueueStorage) -> None:
     ]
 
 
+@pytest.mark.parametrize(("lease", "extensions"), [(timedelta(microseconds=1), 2), (timedelta(hours=1), 0)])
+def test_what_it_has_in_hand_is_extended_between_jobs_when_half_of_the_lease_is_over(
+    storage: QueueStorage, lease: timedelta, extensions: int
+) -> None:
+    storage.enqueue_many("q", "k", [{}] * 2)
+    Worker(storage, "q", {"k": lambda job: None}, lease=lease).run(drain=True)
+    found = query(storage, "SELECT ordinals FROM {ns}.leases")
+    assert found == [(None,)] * extensions, "for the whole batch, what is done and not yet recorded as well"
+
+
 def test_a_bad_name_is_heard_of_and_the_signals_are_given_back(storage: QueueStorage) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(InvalidName):

@@ -164,7 +164,8 @@ def work(
             parser=duration,
             metavar="DURATION",
             show_default=False,
-            help="How long a batch may take before its jobs can be taken for abandoned. [default: 5m]",
+            help="How long jobs are this worker's before a rescue may take them for abandoned; extended between two "
+            "jobs when half of it is over. [default: 5m]",
         ),
     ] = LEASE,
     drain: Annotated[bool, typer.Option("--drain", help="Stop when there is nothing to claim.")] = False,
@@ -216,6 +217,20 @@ def counts(namespace: NamespaceName, queue: Queue, dsn: Dsn = None, json: Json =
     with ready(dsn, namespace, "queue") as (connection, space):
         found = QueueStorage(connection, space).queue_counts(queue)
     emit(found, as_json=json)
+
+
+@app.command()
+def rescue(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
+    """Take back jobs whose lease has run out, from workers that are gone.
+
+    `rescued` counts those that will be tried again, after the wait that a failure brings; `failed` those for which it
+    was the last attempt.
+
+    Example: `parkkeeper queue rescue -n jobs`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        outcome = QueueStorage(connection, space).rescue()
+    emit(outcome, as_json=json)
 
 
 @app.command()

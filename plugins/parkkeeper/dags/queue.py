@@ -1,4 +1,4 @@
-"""The DAG that turns the queue's ring."""
+"""The DAG that looks after a queue: jobs of dead workers, and the ring."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from airflow.sdk import DAG, Context, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
 from parkkeeper.dags.common import maintenance_dag, operator_defaults
-from parkkeeper.operators import PruneWithCarryOperator, RotateRingOperator
+from parkkeeper.operators import PruneWithCarryOperator, RescueOperator, RotateRingOperator
 
 DOC = """\
-Turn the ring of a queue namespace: open the next slot, reclaim the sealed ones.
+Look after a queue namespace: take back jobs of dead workers, open the ring's next slot, reclaim the sealed ones.
 
-`rotate` opens an empty slot for new jobs. `prune` then reclaims, oldest first, each sealed slot that nothing
-uses any more; a failed job inside its retention is carried on and stays retryable, one past it is dropped and
+`rescue` takes back jobs whose lease has run out: they are tried again, or failed at their cap, and no longer pin
+their slot. `rotate` opens an empty slot for new jobs. `prune` then reclaims, oldest first, each sealed slot that
+nothing uses any more; a failed job inside its retention is carried on and stays retryable, one past it is dropped and
 counted in `pruned_failed_total` for ever. Nothing to do, or locks that another session holds, is a success
 with that `outcome`.
 
 **Parameters**: `namespace`; `failed_retention_seconds` (none: what the namespace says); `max_pruned_failed`,
 above which a slot is left alone and the run fails; `lock_timeout_seconds`; `dry_run`, which reports what
-`prune` would do, changes nothing and leaves `rotate` out.
+`prune` would do, changes nothing and leaves `rescue` and `rotate` out.
 """
 
 
 def _leave_out_of_a_dry_run(context: Context) -> None:
     if context["params"]["dry_run"]:
-        raise AirflowSkipException("a dry run does not rotate")
+        raise AirflowSkipException("a dry run changes nothing")
 
 
 def parkkeeper_queue_maintenance(
     *, namespace: str | None = None, conn_id: str | None = None, schedule: str | None = "*/5 * * * *"
 ) -> DAG:
-    """Return the DAG ``parkkeeper_queue_maintenance``: rotate, then prune.
+    """Return the DAG ``parkkeeper_queue_maintenance``: rescue, then rotate, then prune.
 
     Parameters
     ----------
@@ -83,14 +84,21 @@ def parkkeeper_queue_maintenance(
         },
     )
     with dag:
-        defaults = operator_defaults(conn_id) | {"lock_timeout": "{{ params.lock_timeout_seconds }}"}
+        session = operator_defaults(conn_id)
+        defaults = session | {"lock_timeout": "{{ params.lock_timeout_seconds }}"}
+        rescue = RescueOperator(
+            task_id="rescue",
+            pre_execute=_leave_out_of_a_dry_run,
+            execution_timeout=timedelta(minutes=5),
+            **session,
+        )
         rotate = RotateRingOperator(
             task_id="rotate",
             pre_execute=_leave_out_of_a_dry_run,
             execution_timeout=timedelta(minutes=1),
             **defaults,
         )
-        rotate >> PruneWithCarryOperator(
+        prune = PruneWithCarryOperator(
             task_id="prune",
             failed_retention="{{ params.failed_retention_seconds }}",
             max_pruned_failed="{{ params.max_pruned_failed }}",
@@ -99,4 +107,5 @@ def parkkeeper_queue_maintenance(
             execution_timeout=timedelta(minutes=5),
             **defaults,
         )
+        rescue >> rotate >> prune
     return dag

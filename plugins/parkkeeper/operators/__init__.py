@@ -3,7 +3,7 @@
 from parkkeeper.operators.base import ParkkeeperOperator, TaskKilled
 from parkkeeper.operators.memory import FormationBatchOperator, FreshnessOperator, ParkSweepOperator
 from parkkeeper.operators.migrate import MigrateOperator
-from parkkeeper.operators.queue import PruneWithCarryOperator, RotateRingOperator
+from parkkeeper.operators.queue import PruneWithCarryOperator, RescueOperator, RotateRingOperator
 
 __all__ = [
     "FormationBatchOperator",
@@ -12,6 +12,7 @@ __all__ = [
     "ParkSweepOperator",
     "ParkkeeperOperator",
     "PruneWithCarryOperator",
+    "RescueOperator",
     "RotateRingOperator",
     "TaskKilled",
 ]

@@ -1,6 +1,6 @@
-"""Turn the queue's ring: open the next slot, reclaim the sealed ones.
+"""Look after the queue: take back jobs of dead workers, open the ring's next slot, reclaim the sealed ones.
 
-Both operators push `outcome`, `slot`, `generation`, `carried_failed`, `pruned_failed`, `pruned_completed`
+The two that turn the ring push `outcome`, `slot`, `generation`, `carried_failed`, `pruned_failed`, `pruned_completed`
 (what this task did) and `pruned_failed_total` (what the namespace has dropped since it was made); see
 ``docs/reference/xcom.md``.
 """
@@ -38,6 +38,27 @@ def _ring_figures(connection: psycopg.Connection[Any], namespace: Namespace, out
         "pruned_completed": 0,
         "pruned_failed_total": row[0],
     }
+
+
+class RescueOperator(ParkkeeperOperator):
+    """Take back jobs whose lease has run out: each is tried again later, or failed if that was its last attempt.
+
+    `outcome` is ``rescued`` if any job was taken back, else ``noop``. `rescued` counts those that will be tried
+    again, `failed` those that are failed now.
+    """
+
+    requires = "queue"
+    outcomes = ("rescued", "noop")
+
+    def prepare(self, namespace: Namespace) -> Work:
+        """Return the rescue."""
+
+        def work(connection: psycopg.Connection[Any]) -> Figures:
+            done = QueueStorage(connection, namespace).rescue()
+            outcome = "rescued" if done.rescued or done.failed else "noop"
+            return {"outcome": outcome, "rescued": done.rescued, "failed": done.failed}
+
+        return work
 
 
 class RingOperator(ParkkeeperOperator):

@@ -253,8 +253,8 @@ class QueueStorage:
         Returns
         -------
         int
-            How many of the claims are still this worker's; one that is given twice counts once. A lease that had run out
-            is taken up again if nobody has rescued the job.
+            How many of the claims are still this worker's; one that is given twice counts once. A lease that had run
+            out is taken up again if nobody has rescued the job.
 
         Raises
         ------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -58,7 +59,8 @@ class Worker:
     batch
         How many jobs are claimed at once, from 1 on.
     lease
-        How long the whole batch may take before its jobs can be taken for abandoned.
+        How long the jobs of a batch are this worker's before a rescue may take them for abandoned. Between two jobs,
+        when half of it is over, it is extended; so it has to be longer than twice the longest job.
     """
 
     def __init__(
@@ -97,20 +99,25 @@ class Worker:
         outcome = WorkerOutcome()
         with _stopped_by_signals(stop):
             while not stop.is_set():
+                asked_at = time.monotonic()
                 claims = self._storage.claim(self._queue, self._batch, lease=self._lease)
                 if claims:
-                    outcome = self._work(claims, outcome)
+                    outcome = self._work(claims, asked_at, outcome)
                 elif drain:
                     break
                 else:
                     stop.wait(IDLE_WAIT)
         return outcome
 
-    def _work(self, claims: Sequence[ClaimedJob], before: WorkerOutcome) -> WorkerOutcome:
+    def _work(self, claims: Sequence[ClaimedJob], leased_at: float, before: WorkerOutcome) -> WorkerOutcome:
         succeeded: list[ClaimedJob] = []
         failures: list[tuple[ClaimedJob, str]] = []
         try:
             for claim in claims:
+                if time.monotonic() - leased_at > self._lease.total_seconds() / 2:
+                    # Those that are done, too: they are recorded with the rest.
+                    leased_at = time.monotonic()
+                    self._storage.extend(claims, self._lease)
                 try:
                     self._handle(claim)
                 except Exception as error:
