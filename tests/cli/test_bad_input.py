@@ -18,6 +18,8 @@ QUEUE = {
     "enqueue lines": ("queue", "enqueue", "--queue", "mail", "--kind", "welcome", "--args", "-"),
     "work": ("queue", "work", "--queue", "mail", "--handler", "builtins:print", "--drain"),
     "counts": ("queue", "counts", "--queue", "mail"),
+    "pause": ("queue", "pause", "--queue", "mail"),
+    "resume": ("queue", "resume", "--queue", "mail"),
     "rescue": ("queue", "rescue"),
     "rotate": ("queue", "rotate"),
     "prune": ("queue", "prune"),

@@ -47,7 +47,7 @@ def test_the_help_of_every_command_teaches(run, command: tuple[str, ...], monkey
 def test_the_commands_are_those_that_are_promised() -> None:
     promised = {
         (): "migrate plan status render",
-        ("queue",): "create enqueue work counts rescue rotate prune retry-failed jobs",
+        ("queue",): "create enqueue work counts pause resume rescue rotate prune retry-failed jobs",
         ("memory",): "append form freshness turn parked unpark sweep erase recall",
     }
     assert set(EVERY) == {(*group, name) for group, names in promised.items() for name in names.split()}

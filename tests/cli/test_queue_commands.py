@@ -318,6 +318,17 @@ def backdate(connection, namespace: str, days: int) -> None:
     )
 
 
+def test_a_queue_is_paused_and_resumed(run, jobs: str, connection) -> None:
+    storage = QueueStorage(connection, jobs)
+    storage.enqueue("mail", "welcome")
+    assert run("queue", "pause", "-n", jobs, "-q", "mail", "--json").json["paused_at"] is not None
+    assert storage.claim("mail") == []
+    assert run("queue", "resume", "-n", jobs, "-q", "mail", "--json").json["paused_at"] is None
+    assert len(storage.claim("mail")) == 1
+    for command in ("pause", "resume"):
+        assert "queue 'mial' is unknown" in run("queue", command, "-n", jobs, "-q", "mial").failed(1)
+
+
 def test_jobs_of_a_dead_worker_are_rescued(run, jobs: str, connection) -> None:
     storage = QueueStorage(connection, jobs)
     storage.enqueue("mail", "welcome")
@@ -368,12 +379,12 @@ def test_a_retention_can_be_given_in_any_unit(
 
 def test_creating_a_queue_makes_it_known(run, jobs: str) -> None:
     made = run("queue", "create", "-n", jobs, "-q", "mail", "--failed-retention", "7d", "--json")
-    assert made.json == {"queue": "mail", "failed_retention_seconds": 604_800}
+    assert made.json == {"queue": "mail", "failed_retention_seconds": 604_800, "paused_at": None}
     assert counts(run, jobs)["terminal"] == 0
     # What is left out stays as it was, and is shown as it is.
     assert run("queue", "create", "-n", jobs, "-q", "mail", "--json").json == made.json
     other = run("queue", "create", "-n", jobs, "-q", "other", "--json")
-    assert other.json == {"queue": "other", "failed_retention_seconds": None}
+    assert other.json == {"queue": "other", "failed_retention_seconds": None, "paused_at": None}
 
 
 def test_a_prune_that_would_drop_too_much_is_refused_with_the_figure(

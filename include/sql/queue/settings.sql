@@ -8,4 +8,21 @@ INSERT INTO {schema}.queue_settings AS setting (queue, failed_retention_seconds)
 VALUES (%(queue)s, %(failed_retention_seconds)s)
 ON CONFLICT (queue) DO UPDATE
    SET failed_retention_seconds = coalesce(excluded.failed_retention_seconds, setting.failed_retention_seconds)
-RETURNING queue, failed_retention_seconds
+RETURNING queue, failed_retention_seconds, paused_at
+
+-- name: pause
+-- A queue that is known by its jobs alone gets settings; one that is not known at all gets none.
+INSERT INTO {schema}.queue_settings AS setting (queue, paused_at)
+SELECT %(queue)s, clock_timestamp()
+ WHERE EXISTS (SELECT FROM {schema}.queue_lanes WHERE queue = %(queue)s)
+    OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s)
+ON CONFLICT (queue) DO UPDATE SET paused_at = coalesce(setting.paused_at, excluded.paused_at)
+RETURNING queue, failed_retention_seconds, paused_at
+
+-- name: resume
+INSERT INTO {schema}.queue_settings AS setting (queue)
+SELECT %(queue)s
+ WHERE EXISTS (SELECT FROM {schema}.queue_lanes WHERE queue = %(queue)s)
+    OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s)
+ON CONFLICT (queue) DO UPDATE SET paused_at = NULL
+RETURNING queue, failed_retention_seconds, paused_at

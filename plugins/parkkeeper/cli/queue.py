@@ -220,6 +220,28 @@ def counts(namespace: NamespaceName, queue: Queue, dsn: Dsn = None, json: Json =
 
 
 @app.command()
+def pause(namespace: NamespaceName, queue: Queue, dsn: Dsn = None, json: Json = False) -> None:
+    """Let no job of a queue be claimed until it is resumed; jobs that run are finished.
+
+    Example: `parkkeeper queue pause -n jobs -q mail`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        found = QueueStorage(connection, space).pause(queue)
+    emit(found, as_json=json)
+
+
+@app.command()
+def resume(namespace: NamespaceName, queue: Queue, dsn: Dsn = None, json: Json = False) -> None:
+    """Let jobs of a paused queue be claimed again.
+
+    Example: `parkkeeper queue resume -n jobs -q mail`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        found = QueueStorage(connection, space).resume(queue)
+    emit(found, as_json=json)
+
+
+@app.command()
 def rescue(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
     """Take back jobs whose lease has run out, from workers that are gone.
 

@@ -37,9 +37,7 @@ def queue_counts(connection: psycopg.Connection[Any], namespace: Namespace, queu
         statement = _SQL.render("queue_counts", namespace)
         found = retried(connection, lambda: ring.one_row(cursor, statement, queue=queue))
     if not found.known:
-        raise UnknownQueue(
-            f"queue {queue!r} is unknown in namespace {namespace}: enqueue a job or make its settings first"
-        )
+        raise UnknownQueue(queue, namespace)
     return QueueCounts(
         available=found.available,
         running=found.running,

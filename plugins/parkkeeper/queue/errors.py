@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parkkeeper.errors import ParkkeeperError
+from parkkeeper.namespace import Namespace
 
 
 class UniqueConflict(ParkkeeperError):
@@ -25,6 +26,11 @@ class IsolationRefused(ParkkeeperError):
 
 class UnknownQueue(ParkkeeperError):
     """No job was ever enqueued to this queue and it has no settings."""
+
+    def __init__(self, queue: str, namespace: Namespace) -> None:
+        super().__init__(
+            f"queue {queue!r} is unknown in namespace {namespace}: enqueue a job or make its settings first"
+        )
 
 
 class PruneRefused(ParkkeeperError):

@@ -1,9 +1,9 @@
-"""How long failed jobs stay retryable, and where they are carried: for a namespace, and for one queue."""
+"""What a namespace decides for all of its queues, and a queue for itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -13,6 +13,7 @@ from parkkeeper.database import known_namespace, retried, statements
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
+from parkkeeper.queue.errors import UnknownQueue
 
 #: Longer than this is a matter for an archive: every carried row is written again once a lap.
 MAX_FAILED_RETENTION = timedelta(days=35)
@@ -45,10 +46,13 @@ class QueueSettings:
     ----------
     failed_retention_seconds
         How long a failed job of the queue stays retryable; None: as long as the namespace says.
+    paused_at
+        Since when no job of the queue is claimed; None: jobs are.
     """
 
     queue: str
     failed_retention_seconds: int | None
+    paused_at: datetime | None
 
 
 def namespace_settings(connection: psycopg.Connection[Any], namespace: Namespace) -> NamespaceSettings:
@@ -102,12 +106,53 @@ def set_queue(
             None if failed_retention is None else retention_seconds("failed_retention", failed_retention)
         ),
     }
-    statement = _SQL.render("set_queue", namespace)
+    return _changed(connection, namespace, "set_queue", values)[0]
+
+
+def pause(connection: psycopg.Connection[Any], namespace: Namespace, queue: str) -> QueueSettings:
+    """Let no job of `queue` be claimed until it is resumed.
+
+    Jobs can be enqueued, cancelled and retried as before, and those that run are finished as before. Pausing a paused
+    queue changes nothing.
+
+    Returns
+    -------
+    QueueSettings
+        With `paused_at`, since when it is paused.
+
+    Raises
+    ------
+    UnknownQueue
+        The queue never had a job and has no settings.
+    InvalidName
+        `queue` is no name for a queue.
+    """
+    return _switched(connection, namespace, "pause", queue)
+
+
+def resume(connection: psycopg.Connection[Any], namespace: Namespace, queue: str) -> QueueSettings:
+    """Let jobs of `queue` be claimed again; otherwise as :func:`pause`."""
+    return _switched(connection, namespace, "resume", queue)
+
+
+def _switched(
+    connection: psycopg.Connection[Any], namespace: Namespace, action: str, queue: str
+) -> QueueSettings:
+    found = _changed(connection, namespace, action, {"queue": checked_name("queue", queue)})
+    if not found:
+        raise UnknownQueue(queue, namespace)
+    return found[0]
+
+
+def _changed(
+    connection: psycopg.Connection[Any], namespace: Namespace, action: str, values: dict[str, Any]
+) -> list[QueueSettings]:
+    statement = _SQL.render(action, namespace)
     with (
         known_namespace(namespace, "queue"),
         connection.cursor(row_factory=class_row(QueueSettings)) as cursor,
     ):
-        return retried(connection, lambda: cursor.execute(statement, values).fetchall()[0])
+        return retried(connection, lambda: cursor.execute(statement, values).fetchall())
 
 
 def retention_seconds(field: str, value: object) -> int:

@@ -164,7 +164,7 @@ class QueueStorage:
         Returns
         -------
         list of ClaimedJob
-            Empty when nothing is available, or no job was ever enqueued to this queue.
+            Empty when nothing is available, the queue is paused, or no job was ever enqueued to it.
 
         Raises
         ------
@@ -341,3 +341,11 @@ class QueueStorage:
     def set_queue(self, queue: str, *, failed_retention: timedelta | int | None = None) -> QueueSettings:
         """Decide for a queue what differs from its namespace; see :func:`parkkeeper.queue.settings.set_queue`."""
         return settings.set_queue(self.connection, self.namespace, queue, failed_retention=failed_retention)
+
+    def pause(self, queue: str) -> QueueSettings:
+        """Let no job of a queue be claimed; see :func:`parkkeeper.queue.settings.pause`."""
+        return settings.pause(self.connection, self.namespace, queue)
+
+    def resume(self, queue: str) -> QueueSettings:
+        """Let jobs of a queue be claimed again; see :func:`parkkeeper.queue.settings.resume`."""
+        return settings.resume(self.connection, self.namespace, queue)
