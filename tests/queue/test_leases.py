@@ -117,6 +117,7 @@ def test_an_extension_never_shortens_a_lease(storage: QueueStorage, connect: Con
     with other.connection.transaction(force_rollback=True):
         query(other, "SELECT {ns}.watch_leases(1)")
         assert storage.rescue() == NOTHING
+        assert watched(storage) == 0
     assert storage.rescue() == NOTHING
     run_out(storage)
     assert storage.rescue() == RescueOutcome(1, 0)

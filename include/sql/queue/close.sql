@@ -1,4 +1,4 @@
--- Complete, fail and cancel, each in one round trip.
+-- Complete, fail, snooze and cancel, each in one round trip.
 
 -- name: complete
 SELECT {schema}.complete_jobs(%(claim_slots)s::integer[], %(run_leases)s::bigint[], %(sizes)s::integer[],
@@ -9,6 +9,10 @@ SELECT {schema}.complete_jobs(%(claim_slots)s::integer[], %(run_leases)s::bigint
 SELECT {schema}.fail_jobs(%(claim_slots)s::integer[], %(run_leases)s::bigint[], %(sizes)s::integer[],
                           %(ordinals)s::integer[], %(job_ids)s::bigint[], %(errors)s::text[],
                           %(terminal)s::boolean)::text[]
+
+-- name: snooze
+SELECT {schema}.snooze_jobs(%(claim_slots)s::integer[], %(run_leases)s::bigint[], %(sizes)s::integer[],
+                            %(ordinals)s::integer[], %(job_ids)s::bigint[], %(until)s::timestamptz)
 
 -- name: cancel
 SELECT {schema}.cancel_job(%(job_id)s::bigint)

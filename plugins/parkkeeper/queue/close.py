@@ -1,8 +1,9 @@
-"""Ending claims: complete, fail, cancel. See ``docs/explanation/queue.md``."""
+"""Ending claims: complete, fail, snooze, cancel. See ``docs/explanation/queue.md``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 
@@ -10,8 +11,9 @@ import psycopg
 
 from parkkeeper.database import statements
 from parkkeeper.error_text import kept_error
+from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue.arguments import whole_number
+from parkkeeper.queue.arguments import moment, whole_number
 from parkkeeper.queue.calls import call
 from parkkeeper.queue.claim import ClaimedJob
 
@@ -52,6 +54,19 @@ def fail_many(
     for position, state in zip(positions, states, strict=True):
         outcomes[position] = state
     return outcomes
+
+
+def snooze(
+    connection: psycopg.Connection[Any], namespace: Namespace, claims: Iterable[ClaimedJob], until: datetime
+) -> int:
+    """Put claims off; see :meth:`QueueStorage.snooze <parkkeeper.queue.storage.QueueStorage.snooze>`."""
+    if moment("until", until) is None:
+        raise InvalidArgument("until None is refused: a datetime with a time zone")
+    given = batches_of(claims)
+    if given is None:
+        return 0
+    [(snoozed,)] = call(connection, namespace, _SQL, "snooze", {**given, "until": until})
+    return int(snoozed)
 
 
 def cancel(connection: psycopg.Connection[Any], namespace: Namespace, job_id: int) -> bool:

@@ -225,6 +225,26 @@ class QueueStorage:
         """
         return close.fail_many(self.connection, self.namespace, failures, terminal=terminal)
 
+    def snooze(self, claims: Iterable[ClaimedJob], until: datetime) -> int:
+        """Hand jobs back until a time, in one round trip; that spends no attempt.
+
+        Parameters
+        ----------
+        until
+            When the jobs may be claimed again, with a time zone; the past: at once, by the database's clock.
+
+        Returns
+        -------
+        int
+            How many were put off. A claim that is stale is not, as with :meth:`complete`.
+
+        Raises
+        ------
+        IsolationRefused
+            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
+        """
+        return close.snooze(self.connection, self.namespace, claims, until)
+
     def cancel(self, job_id: int) -> bool:
         """Cancel a job that is scheduled, available, running or retryable.
 
