@@ -60,6 +60,12 @@ def age(storage: QueueStorage, job_ids: Iterable[int], by: timedelta) -> None:
     )
 
 
+def run_out(storage: QueueStorage) -> None:
+    """Let time pass for all leases that there are."""
+    query(storage, "UPDATE {ns}.lease_claim_batches SET lease_until = lease_until - interval '2 h'")
+    query(storage, "UPDATE {ns}.leases SET lease_until = lease_until - interval '2 h'")
+
+
 def terminal(storage: QueueStorage) -> dict[int, tuple[str, int, bool]]:
     """Return the terminal jobs in the ring: state, slot, and whether the row stands alone."""
     rows = query(

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from parkkeeper.queue import ClaimedJob, InvalidArgument, QueueStorage, RescueOutcome, TransactionOpen, leases
-from ringside import differences, query
+from ringside import differences, query, run_out
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
@@ -25,12 +25,6 @@ def take(storage: QueueStorage, count: int = 1, **options: Any) -> list[ClaimedJ
     claims = storage.claim("q", count)
     assert len(claims) == count
     return claims
-
-
-def run_out(storage: QueueStorage) -> None:
-    """Let time pass for all leases that there are."""
-    query(storage, "UPDATE {ns}.lease_claim_batches SET lease_until = lease_until - interval '2 h'")
-    query(storage, "UPDATE {ns}.leases SET lease_until = lease_until - interval '2 h'")
 
 
 def watched(storage: QueueStorage) -> int:

@@ -241,7 +241,7 @@ def test_autovacuum_never_stands_in_the_way_of_a_prune(storage: QueueStorage) ->
         storage,
         "SELECT child.relname, toast.reloptions FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
         " LEFT JOIN pg_class AS toast ON toast.oid = child.reltoastrelid"
-        " WHERE child.relkind = 'r' AND child.relnamespace = %s::regnamespace AND child.relname !~ '^lease_claim_'"
+        " WHERE child.relkind = 'r' AND child.relnamespace = %s::regnamespace AND child.relname !~ '^lease(s|_claim)_'"
         " AND (child.reloptions @> '{{autovacuum_enabled=off}}' AND toast.reloptions IS NULL) IS NOT TRUE",
         storage.namespace.name,
     )

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parkkeeper.queue import ClaimedJob, QueueStorage
-from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts
-from ringside import age, differences, pruned, query, terminal
+from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RescueOutcome
+from ringside import age, differences, pruned, query, run_out, terminal
 
 FLOOR = timedelta(hours=72)
 SLOTS = 4
@@ -87,6 +87,18 @@ class Model:
             assert self.storage.fail(claim, "no such file") == "retryable"
             del slot.running[claim.job_id]
             self.deferred.add(claim.job_id)
+        query(self.storage, "UPDATE {ns}.deferred_jobs SET run_at = now() + interval '1 day'")
+
+    def rescue(self, number: int) -> None:
+        run_out(self.storage)
+        alive = self._take_running(number)
+        assert self.storage.extend([claim for _, claim in alive], timedelta(hours=1)) == len(alive)
+        kept = {claim.job_id for _, claim in alive}
+        lost = [(slot, job_id) for slot in self.slots for job_id in slot.running if job_id not in kept]
+        assert self.storage.rescue() == RescueOutcome(rescued=len(lost), failed=0)
+        for slot, job_id in lost:
+            del slot.running[job_id]
+            self.deferred.add(job_id)
         query(self.storage, "UPDATE {ns}.deferred_jobs SET run_at = now() + interval '1 day'")
 
     def cancel(self, number: int) -> None:
@@ -194,6 +206,11 @@ class Model:
         self.claim(number)
         self.complete(number)
 
+    def losses(self, number: int) -> None:
+        self.enqueue(number + 1)
+        self.claim(number + 1)
+        self.rescue(number)
+
     def lap(self, number: int) -> None:
         self.rotate(number)
         self.check()
@@ -229,7 +246,7 @@ def _reset(storage: QueueStorage) -> None:
         storage,
         "TRUNCATE {ns}.ready_entries, {ns}.ready_tombstones, {ns}.done_entries, {ns}.queue_terminal_count_deltas,"
         " {ns}.queue_terminal_live_counts, {ns}.queue_terminal_rollups, {ns}.lease_claim_batches,"
-        " {ns}.lease_claim_closures, {ns}.deferred_jobs, {ns}.queue_lanes",
+        " {ns}.lease_claim_closures, {ns}.leases, {ns}.lease_watermarks, {ns}.deferred_jobs, {ns}.queue_lanes",
     )
     query(storage, "UPDATE {ns}.queue_ring_state SET current_slot = 0, generation = 0")
     query(
@@ -241,8 +258,8 @@ def _reset(storage: QueueStorage) -> None:
 
 
 # Steps that lead somewhere stand among those that may do nothing, so that short histories get far.
-STEPS = ["enqueue", "claim", "complete", "fail", "defer", "cancel", "grow_old", "rotate", "prune", "retry"]
-STEPS += ["failures", "successes", "lap", "failures", "successes", "lap", "grow_old"]
+STEPS = ["enqueue", "claim", "complete", "fail", "defer", "rescue", "cancel", "grow_old", "rotate", "prune"]
+STEPS += ["retry", "failures", "successes", "losses", "lap", "failures", "successes", "lap", "grow_old"]
 HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_size=8, max_size=40)
 
 
