@@ -50,3 +50,7 @@ def test_a_queue_that_nobody_knows_is_not_paused(storage: QueueStorage) -> None:
     assert query(storage, "SELECT * FROM {ns}.queue_settings") == []
     storage.enqueue("q", "k")
     assert storage.resume("q").paused_at is None
+    query(
+        storage, "INSERT INTO {ns}.queue_terminal_rollups (queue, pruned_failed_count) VALUES ('pruned', 1)"
+    )
+    assert storage.pause("pruned").paused_at is not None

@@ -16,6 +16,7 @@ INSERT INTO {schema}.queue_settings AS setting (queue, paused_at)
 SELECT %(queue)s, clock_timestamp()
  WHERE EXISTS (SELECT FROM {schema}.queue_lanes WHERE queue = %(queue)s)
     OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s)
+    OR EXISTS (SELECT FROM {schema}.queue_terminal_rollups WHERE queue = %(queue)s)
 ON CONFLICT (queue) DO UPDATE SET paused_at = coalesce(setting.paused_at, excluded.paused_at)
 RETURNING queue, failed_retention_seconds, paused_at
 
@@ -24,5 +25,6 @@ INSERT INTO {schema}.queue_settings AS setting (queue)
 SELECT %(queue)s
  WHERE EXISTS (SELECT FROM {schema}.queue_lanes WHERE queue = %(queue)s)
     OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s)
+    OR EXISTS (SELECT FROM {schema}.queue_terminal_rollups WHERE queue = %(queue)s)
 ON CONFLICT (queue) DO UPDATE SET paused_at = NULL
 RETURNING queue, failed_retention_seconds, paused_at
