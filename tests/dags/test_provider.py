@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk import Connection
+from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 from parkkeeper.hooks import ParkkeeperHook
 from parkkeeper.provider import get_provider_info, option
@@ -33,7 +34,7 @@ def test_the_metadata_has_the_shape_that_airflow_asks_for() -> None:
 def test_airflow_finds_the_provider_and_its_connection_type() -> None:
     manager = ProvidersManager()
     assert "airflow-provider-parkkeeper" in manager.providers
-    hook = manager.hooks["parkkeeper"]
+    hook = ProvidersManagerTaskRuntime().hooks["parkkeeper"]
     assert hook is not None
     assert (hook.hook_name, hook.connection_id_attribute_name) == (
         "Parkkeeper (Postgres)",
