@@ -85,7 +85,8 @@ def pruned(storage: QueueStorage) -> tuple[int, int]:
     )[0]
 
 
-# Which jobs wait and which run is read from the batches' own lists here, not from cursors and sums.
+# Which jobs wait and which run is read from the batches' own lists here, not from cursors and sums. Jobs that have not
+# ended are compared by lane: those outside of the ring are counted in whatever slot was current.
 _DIFFERENCE = """
 WITH claimed AS (
     SELECT batch.ready_slot, batch.lane_id, job.lane_seq,
@@ -102,6 +103,8 @@ WITH claimed AS (
     SELECT ready_slot, lane_id, 'running' FROM claimed WHERE open
     UNION ALL
     SELECT ready_slot, lane_id, state::text FROM {ns}.done_entries
+    UNION ALL
+    SELECT NULL, lane_id, state::text FROM {ns}.deferred_jobs
 ), counted AS (
     SELECT ready_slot, lane_id, state, count(*) AS rows, 0 AS ledger FROM rows GROUP BY 1, 2, 3
     UNION ALL
@@ -109,7 +112,7 @@ WITH claimed AS (
     UNION ALL
     SELECT ready_slot, lane_id, state::text, 0, count FROM {ns}.queue_terminal_live_counts
 )
-SELECT ready_slot, lane_id, state, sum(rows), sum(ledger)
+SELECT CASE WHEN state IN ('completed', 'failed', 'cancelled') THEN ready_slot END, lane_id, state, sum(rows), sum(ledger)
   FROM counted
  GROUP BY 1, 2, 3
 HAVING sum(rows) <> sum(ledger)

@@ -15,6 +15,7 @@ WITH lane AS MATERIALIZED (
 ), live AS (
     SELECT coalesce(sum(jobs) FILTER (WHERE state = 'available'), 0)::bigint AS available,
            coalesce(sum(jobs) FILTER (WHERE state = 'running'), 0)::bigint AS running,
+           coalesce(sum(jobs) FILTER (WHERE state IN ('scheduled', 'retryable')), 0)::bigint AS deferred,
            coalesce(sum(jobs) FILTER (WHERE state IN ('completed', 'failed', 'cancelled')), 0)::bigint AS terminal,
            coalesce(sum(jobs) FILTER (WHERE state = 'failed'), 0)::bigint AS failed
       FROM ledger
@@ -25,10 +26,7 @@ WITH lane AS MATERIALIZED (
      WHERE queue = %(queue)s
 )
 SELECT live.available, live.running, live.terminal + pruned.completed + pruned.failed AS terminal,
-       pruned.failed AS pruned_failed,
-       (SELECT count(*) FROM {schema}.deferred_jobs
-         WHERE lane_id = ANY (ARRAY (SELECT lane_id FROM lane))) AS deferred,
-       live.failed,
+       pruned.failed AS pruned_failed, live.deferred, live.failed,
        EXISTS (SELECT FROM lane)
            OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s)
            OR EXISTS (SELECT FROM {schema}.queue_terminal_rollups WHERE queue = %(queue)s) AS known
@@ -68,6 +66,9 @@ SELECT ready_slot, lane_id, state, 0, sum(jobs)
          GROUP BY closure.ready_slot, batch.lane_id
         UNION ALL
         SELECT ready_slot, lane_id, state, count(*) FROM {schema}.done_entries GROUP BY ready_slot, lane_id, state
+        UNION ALL
+        -- Outside of the ring: whatever slot their differences stand in, the sum is right.
+        SELECT -1000, lane_id, state, count(*) FROM {schema}.deferred_jobs GROUP BY lane_id, state
         UNION ALL
         SELECT ready_slot, lane_id, state, -sum(delta) FROM {schema}.queue_terminal_count_deltas
          GROUP BY ready_slot, lane_id, state) AS counted

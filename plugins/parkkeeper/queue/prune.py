@@ -170,6 +170,7 @@ class _Attempt:
                 if pinned := self._pinned(cursor, slot, held.generation, exact=exact):
                     return pinned
                 outcome = self._carry_and_fold(cursor, slot, held.generation, state)
+                self._do(cursor, "keep_outside", slot)
                 with watch.waiting():
                     self._do(cursor, "hold_all", slot)
                 watch.exclusive_since = time.perf_counter()
