@@ -60,24 +60,24 @@ def rotate(
     """
     timeout = checked_lock_timeout(lock_timeout)
     try:
-        with (
-            known_namespace(namespace, "queue"),
-            maintenance(connection, namespace, "rotate", timeout) as cursor,
-        ):
-            look = one_row(cursor, _SQL.render("look", namespace))
+        with known_namespace(namespace, "queue"):
+            with maintenance(connection, namespace, "rotate", timeout) as cursor:
+                look = one_row(cursor, _SQL.render("look", namespace))
             if not look.holds_rows:
                 return RotateOutcome("skipped_idle", look.current_slot, look.generation)
-            ring = lock_ring(cursor, namespace, "rotate")
-            if ring is None:
-                return RotateOutcome("blocked")
-            empty = {row.slot for row in cursor.execute(_SQL.render("empty_slots", namespace))}
-            slot = next_slot(ring.current_slot, ring.slot_count, empty)
-            if slot is None:
-                return RotateOutcome("skipped_busy", ring.current_slot, ring.generation)
-            opened = {"slot": slot, "generation": ring.generation + 1}
-            cursor.execute(_SQL.render("seal", namespace), {"slot": ring.current_slot})
-            cursor.execute(_SQL.render("open", namespace), opened)
-            cursor.execute(_SQL.render("advance", namespace), opened)
+            # The look has read the slots' children, so its transaction is over before the ring's lock is asked for.
+            with maintenance(connection, namespace, "rotate", timeout) as cursor:
+                ring = lock_ring(cursor, namespace, "rotate")
+                if ring is None:
+                    return RotateOutcome("blocked")
+                empty = {row.slot for row in cursor.execute(_SQL.render("empty_slots", namespace))}
+                slot = next_slot(ring.current_slot, ring.slot_count, empty)
+                if slot is None:
+                    return RotateOutcome("skipped_busy", ring.current_slot, ring.generation)
+                opened = {"slot": slot, "generation": ring.generation + 1}
+                cursor.execute(_SQL.render("seal", namespace), {"slot": ring.current_slot})
+                cursor.execute(_SQL.render("open", namespace), opened)
+                cursor.execute(_SQL.render("advance", namespace), opened)
     except LOCK_NOT_HAD:
         return RotateOutcome("blocked")
     return RotateOutcome("rotated", slot, ring.generation + 1)
