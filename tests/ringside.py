@@ -105,6 +105,8 @@ WITH claimed AS (
     SELECT ready_slot, lane_id, state::text FROM {ns}.done_entries
     UNION ALL
     SELECT NULL, lane_id, state::text FROM {ns}.deferred_jobs
+    UNION ALL
+    SELECT NULL, lane_id, 'dead_lettered' FROM {ns}.dlq_entries
 ), counted AS (
     SELECT ready_slot, lane_id, state, count(*) AS rows, 0 AS ledger FROM rows GROUP BY 1, 2, 3
     UNION ALL

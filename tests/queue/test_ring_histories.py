@@ -41,6 +41,8 @@ class Model:
         self.current = 0
         self.slots[0].generation = self.generation = 0
         self.deferred: set[int] = set()
+        self.letters: set[int] = set()
+        self.purged = 0
         self.old: set[int] = set()
         self.dropped = {"failed": 0, "other": 0}
 
@@ -81,6 +83,32 @@ class Model:
         for slot, claim in taken:
             del slot.running[claim.job_id]
             slot.ended[claim.job_id] = (state, False)
+
+    def bury(self, number: int) -> None:
+        self.storage.set_queue("q", dead_letter=True)
+        for slot, claim in self._take_running(number):
+            assert self.storage.fail(claim, "no such file", terminal=True) == "dead_lettered"
+            del slot.running[claim.job_id]
+            self.letters.add(claim.job_id)
+        self.storage.set_queue("q", dead_letter=False)
+
+    def deaths(self, number: int) -> None:
+        self.enqueue(number)
+        self.claim(number)
+        self.bury(number)
+
+    def exhume(self, number: int) -> None:
+        outcome = self.storage.retry_dead_letters("q", limit=number)
+        assert set(outcome.retried) <= self.letters
+        assert len(outcome.retried) == outcome.matched == min(number, len(self.letters))
+        self.letters -= set(outcome.retried)
+        self._wait(outcome.retried)
+
+    def purge(self, number: int) -> None:
+        gone = self.storage.purge_dead_letters("q", older_than=0, limit=number).purged
+        assert gone == min(number, len(self.letters))
+        self.letters = {row[0] for row in query(self.storage, "SELECT job_id FROM {ns}.dlq_entries")}
+        self.purged += gone
 
     def defer(self, number: int) -> None:
         for slot, claim in self._take_running(number):
@@ -233,6 +261,8 @@ class Model:
             pruned_failed=self.dropped["failed"],
             deferred=len(self.deferred),
             failed=sum(state == "failed" for state, _, _ in places.values()),
+            dead_lettered=len(self.letters),
+            purged_dead_letters=self.purged,
         )
 
 
@@ -246,7 +276,8 @@ def _reset(storage: QueueStorage) -> None:
         storage,
         "TRUNCATE {ns}.ready_entries, {ns}.ready_tombstones, {ns}.done_entries, {ns}.queue_terminal_count_deltas,"
         " {ns}.queue_terminal_live_counts, {ns}.queue_terminal_rollups, {ns}.lease_claim_batches,"
-        " {ns}.lease_claim_closures, {ns}.leases, {ns}.lease_watermarks, {ns}.deferred_jobs, {ns}.queue_lanes",
+        " {ns}.lease_claim_closures, {ns}.leases, {ns}.lease_watermarks, {ns}.deferred_jobs, {ns}.dlq_entries,"
+        " {ns}.queue_lanes",
     )
     query(storage, "UPDATE {ns}.queue_ring_state SET current_slot = 0, generation = 0")
     query(
@@ -260,6 +291,7 @@ def _reset(storage: QueueStorage) -> None:
 # Steps that lead somewhere stand among those that may do nothing, so that short histories get far.
 STEPS = ["enqueue", "claim", "complete", "fail", "defer", "rescue", "cancel", "grow_old", "rotate", "prune"]
 STEPS += ["retry", "failures", "successes", "losses", "lap", "failures", "successes", "lap", "grow_old"]
+STEPS += ["bury", "deaths", "exhume", "purge"]
 HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_size=8, max_size=40)
 
 

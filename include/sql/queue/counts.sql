@@ -17,16 +17,19 @@ WITH lane AS MATERIALIZED (
            coalesce(sum(jobs) FILTER (WHERE state = 'running'), 0)::bigint AS running,
            coalesce(sum(jobs) FILTER (WHERE state IN ('scheduled', 'retryable')), 0)::bigint AS deferred,
            coalesce(sum(jobs) FILTER (WHERE state IN ('completed', 'failed', 'cancelled')), 0)::bigint AS terminal,
-           coalesce(sum(jobs) FILTER (WHERE state = 'failed'), 0)::bigint AS failed
+           coalesce(sum(jobs) FILTER (WHERE state = 'failed'), 0)::bigint AS failed,
+           coalesce(sum(jobs) FILTER (WHERE state = 'dead_lettered'), 0)::bigint AS dead_lettered
       FROM ledger
 ), pruned AS (
     SELECT coalesce(sum(pruned_completed_count), 0)::bigint AS completed,
-           coalesce(sum(pruned_failed_count), 0)::bigint AS failed
+           coalesce(sum(pruned_failed_count), 0)::bigint AS failed,
+           coalesce(sum(purged_dead_letters), 0)::bigint AS dead_letters
       FROM {schema}.queue_terminal_rollups
      WHERE queue = %(queue)s
 )
 SELECT live.available, live.running, live.terminal + pruned.completed + pruned.failed AS terminal,
        pruned.failed AS pruned_failed, live.deferred, live.failed,
+       live.dead_lettered, pruned.dead_letters AS purged_dead_letters,
        EXISTS (SELECT FROM lane)
            OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s)
            OR EXISTS (SELECT FROM {schema}.queue_terminal_rollups WHERE queue = %(queue)s) AS known
@@ -69,6 +72,8 @@ SELECT ready_slot, lane_id, state, 0, sum(jobs)
         UNION ALL
         -- Outside of the ring: whatever slot their differences stand in, the sum is right.
         SELECT -1000, lane_id, state, count(*) FROM {schema}.deferred_jobs GROUP BY lane_id, state
+        UNION ALL
+        SELECT -1000, lane_id, 'dead_lettered', count(*) FROM {schema}.dlq_entries GROUP BY lane_id
         UNION ALL
         SELECT ready_slot, lane_id, state, -sum(delta) FROM {schema}.queue_terminal_count_deltas
          GROUP BY ready_slot, lane_id, state) AS counted

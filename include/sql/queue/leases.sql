@@ -11,6 +11,6 @@ SELECT {schema}.watch_leases(%(limit)s::integer)
 SELECT clock_timestamp()
 
 -- name: rescue
-SELECT rescued, failed, last_until, last_lease
+SELECT rescued, failed, dead_lettered, last_until, last_lease
   FROM {schema}.rescue_jobs(%(now)s::timestamptz, coalesce(%(after_until)s::timestamptz, '-infinity'),
                             %(after_lease)s::bigint, %(limit)s::integer)

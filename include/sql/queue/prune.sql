@@ -105,14 +105,14 @@ SELECT coalesce(sum(completed), 0)::bigint AS completed, coalesce(sum(failed), 0
 SELECT count(*) AS rows FROM {schema}.done_entries_{slot}
 
 -- name: keep_outside
--- What the slot's ledger says of jobs that have not ended is about jobs outside of the ring, since none waits or runs here:
--- it is kept for a slot that does not exist. In the order of the key, as all who write these rows do.
+-- What the slot's ledger says of jobs that have not ended, or are dead letters, is about jobs outside of the ring, since none
+-- waits or runs here: it is kept for a slot that does not exist. In the order of the key, as all who write these rows do.
 INSERT INTO {schema}.queue_terminal_live_counts AS kept (ready_slot, lane_id, state, bucket, count)
 SELECT -1000, lane_id, state, 0, sum(jobs)
   FROM (SELECT lane_id, state, delta AS jobs FROM {schema}.queue_terminal_count_deltas_{slot}
         UNION ALL
         SELECT lane_id, state, count FROM {schema}.queue_terminal_live_counts WHERE ready_slot = {slot}) AS ledger
- WHERE state IN ('scheduled', 'available', 'running', 'retryable')
+ WHERE state NOT IN ('completed', 'failed', 'cancelled')
  GROUP BY lane_id, state
 HAVING sum(jobs) <> 0
  ORDER BY lane_id, state

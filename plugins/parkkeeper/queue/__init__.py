@@ -11,8 +11,10 @@ from parkkeeper.queue.errors import (
 )
 from parkkeeper.queue.outcomes import (
     PruneOutcome,
+    PurgeOutcome,
     QueueCounts,
     RescueOutcome,
+    RetryDeadLettersOutcome,
     RetryFailedOutcome,
     RotateOutcome,
 )
@@ -28,9 +30,11 @@ __all__ = [
     "ParkkeeperError",
     "PruneOutcome",
     "PruneRefused",
+    "PurgeOutcome",
     "QueueCounts",
     "QueueStorage",
     "RescueOutcome",
+    "RetryDeadLettersOutcome",
     "RetryFailedOutcome",
     "RotateOutcome",
     "TransactionOpen",

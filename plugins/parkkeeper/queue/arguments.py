@@ -34,6 +34,13 @@ def whole_number(field: str, value: object, allowed: range) -> int:
     )
 
 
+def job_ids(field: str, values: Collection[int]) -> list[int]:
+    """Return ids of jobs, each once, in the order given."""
+    if not isinstance(values, Collection) or isinstance(values, str | bytes):
+        raise InvalidArgument(f"{field} is refused: a list of job ids")
+    return list(dict.fromkeys(whole_number(field, value, range(1, 2**63)) for value in values))
+
+
 def moment(field: str, value: datetime | None) -> datetime | None:
     """Return `value` when it is None or a datetime that knows its time zone."""
     if value is None or (isinstance(value, datetime) and value.utcoffset() is not None):

@@ -45,6 +45,8 @@ def queue_counts(connection: psycopg.Connection[Any], namespace: Namespace, queu
         pruned_failed=found.pruned_failed,
         deferred=found.deferred,
         failed=found.failed,
+        dead_lettered=found.dead_lettered,
+        purged_dead_letters=found.purged_dead_letters,
     )
 
 

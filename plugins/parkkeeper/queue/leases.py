@@ -40,9 +40,9 @@ def extend(
 def rescue(connection: psycopg.Connection[Any], namespace: Namespace) -> RescueOutcome:
     """Take back the jobs whose lease has run out, from whoever claimed them.
 
-    Each is treated as one whose attempt has failed: it waits as long and is tried again, or is failed when that was its
-    last attempt. So a job that kills its worker each time ends as failed. What ended meanwhile stays as it is, and a
-    claim that another session is ending right now is left to that session.
+    Each is treated as one whose attempt has failed: it waits as long and is tried again, or is failed (a dead letter,
+    if its queue keeps those) when that was its last attempt. So a job that kills its worker each time comes to an end.
+    What ended meanwhile stays as it is, and a claim that another session is ending right now is left to that session.
 
     It works in transactions of a bounded size until no lease is left that had run out when it began. What it costs
     depends on the claims since the last rescue and on the leases that ran out, not on the history.
@@ -63,13 +63,11 @@ def rescue(connection: psycopg.Connection[Any], namespace: Namespace) -> RescueO
     while passed == WATCHED:
         [(passed,)] = call(connection, namespace, _SQL, "watch", {"limit": WATCHED})
     [(now,)] = call(connection, namespace, _SQL, "clock", {})
-    rescued = failed = last_lease = 0
+    rescued = failed = dead_lettered = last_lease = 0
     last_until: datetime | None = None
     while True:
         place = {"now": now, "after_until": last_until, "after_lease": last_lease, "limit": RESCUED}
-        [(more_rescued, more_failed, last_until, last_lease)] = call(
-            connection, namespace, _SQL, "rescue", place
-        )
+        [(back, ended, buried, last_until, last_lease)] = call(connection, namespace, _SQL, "rescue", place)
         if last_until is None:
-            return RescueOutcome(rescued, failed)
-        rescued, failed = rescued + more_rescued, failed + more_failed
+            return RescueOutcome(rescued, failed, dead_lettered)
+        rescued, failed, dead_lettered = rescued + back, failed + ended, dead_lettered + buried

@@ -38,10 +38,13 @@ class RescueOutcome:
         Jobs whose lease had run out and that will be tried again, after the wait that a failure brings.
     failed
         Jobs whose lease had run out in their last attempt: failed now.
+    dead_lettered
+        The same, of queues that keep dead letters.
     """
 
     rescued: int
     failed: int
+    dead_lettered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,10 @@ class QueueCounts:
         Scheduled for later, or waiting to be tried again after a failure.
     failed
         Failed jobs in the ring: retryable now.
+    dead_lettered
+        Jobs that failed for good and are kept as dead letters; in no other figure.
+    purged_dead_letters
+        Dead letters that were purged. Never decreases.
     """
 
     available: int
@@ -114,6 +121,8 @@ class QueueCounts:
     pruned_failed: int
     deferred: int
     failed: int
+    dead_lettered: int = 0
+    purged_dead_letters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +150,33 @@ class RetryFailedOutcome:
     pruned_failed_count: int | None
     conflicts: list[int]
     raced: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDeadLettersOutcome:
+    """What came of putting dead letters back.
+
+    Attributes
+    ----------
+    retried
+        The ids of the jobs that are available again.
+    matched
+        How many dead letters met the filter when they were scanned, at most `limit`; it is the sum of the retried ones,
+        the conflicts and the raced ones.
+    conflicts
+        The ids of jobs whose unique key another job holds now; they stay dead letters.
+    raced
+        How many were gone when their turn came: put back or purged by another session meanwhile.
+    """
+
+    retried: list[int]
+    matched: int
+    conflicts: list[int]
+    raced: int
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeOutcome:
+    """What one call of ``purge_dead_letters`` did: `purged` dead letters are gone for good."""
+
+    purged: int

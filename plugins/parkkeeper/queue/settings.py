@@ -18,6 +18,9 @@ from parkkeeper.queue.errors import UnknownQueue
 #: Longer than this is a matter for an archive: every carried row is written again once a lap.
 MAX_FAILED_RETENTION = timedelta(days=35)
 
+#: As good as for ever, and far from where Postgres's times end.
+MAX_DEAD_LETTER_RETENTION = timedelta(days=36_500)
+
 _DESTINATIONS = ("live",)
 _SQL = statements("queue/settings")
 
@@ -46,12 +49,18 @@ class QueueSettings:
     ----------
     failed_retention_seconds
         How long a failed job of the queue stays retryable; None: as long as the namespace says.
+    dead_letter
+        Whether a job that fails for good is kept as a dead letter, outside of the ring.
+    dead_letter_retention_seconds
+        How long a dead letter is kept; None: until it is purged by hand.
     paused_at
         Since when no job of the queue is claimed; None: jobs are.
     """
 
     queue: str
     failed_retention_seconds: int | None
+    dead_letter: bool
+    dead_letter_retention_seconds: int | None
     paused_at: datetime | None
 
 
@@ -80,6 +89,8 @@ def set_queue(
     queue: str,
     *,
     failed_retention: timedelta | int | None = None,
+    dead_letter: bool | None = None,
+    dead_letter_retention: timedelta | int | None = None,
 ) -> QueueSettings:
     """Make the settings of `queue`, which need not have had a job yet, or change them.
 
@@ -89,6 +100,12 @@ def set_queue(
         How long a failed job of this queue stays retryable, as a timedelta or in whole seconds; wins over the
         namespace's setting and over the argument of ``prune_oldest``. Zero: not beyond its slot. None: as it
         was.
+    dead_letter
+        Whether a job that fails for good from now on is kept as a dead letter, outside of the ring, instead of as a
+        failed job in it. What has failed already stays where it is. None: as it was, at first not.
+    dead_letter_retention
+        How long a dead letter is kept before ``purge_dead_letters`` may take it, as a timedelta or in whole seconds, at
+        most 36,500 days. None: as it was, at first until somebody purges it by hand.
 
     Returns
     -------
@@ -100,10 +117,20 @@ def set_queue(
     InvalidName, InvalidArgument
         Before anything is sent to the database.
     """
+    if dead_letter is not None and not isinstance(dead_letter, bool):
+        raise InvalidArgument(
+            f"dead_letter {ascii(dead_letter)[:60]} is refused: True, False, or None for as it was"
+        )
     values = {
         "queue": checked_name("queue", queue),
         "failed_retention_seconds": (
             None if failed_retention is None else retention_seconds("failed_retention", failed_retention)
+        ),
+        "dead_letter": dead_letter,
+        "dead_letter_retention_seconds": (
+            None
+            if dead_letter_retention is None
+            else dead_letter_seconds("dead_letter_retention", dead_letter_retention)
         ),
     }
     return _changed(connection, namespace, "set_queue", values)[0]
@@ -163,17 +190,32 @@ def retention_seconds(field: str, value: object) -> int:
     InvalidArgument
         `value` is no timedelta or number, is negative, has a fraction of a second or is longer than 35 days.
     """
+    return _whole_seconds(field, value, MAX_FAILED_RETENTION, " (nothing is kept beyond its slot)")
+
+
+def dead_letter_seconds(field: str, value: object) -> int:
+    """Return the age of a dead letter in seconds.
+
+    Raises
+    ------
+    InvalidArgument
+        `value` is no timedelta or number, is negative, has a fraction of a second or is longer than 36,500 days.
+    """
+    return _whole_seconds(field, value, MAX_DEAD_LETTER_RETENTION, "")
+
+
+def _whole_seconds(field: str, value: object, most: timedelta, zero_means: str) -> int:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if (
         isinstance(seconds, int | float)
         and not isinstance(seconds, bool)
-        and 0 <= seconds <= MAX_FAILED_RETENTION.total_seconds()
+        and 0 <= seconds <= most.total_seconds()
         and seconds == int(seconds)
     ):
         return int(seconds)
     raise InvalidArgument(
-        f"{field} {value!r} is refused: a timedelta or a number of whole seconds, from 0 (nothing is kept beyond its "
-        f"slot) to {MAX_FAILED_RETENTION.days} days"
+        f"{field} {value!r} is refused: a timedelta or a number of whole seconds, from 0{zero_means} to "
+        f"{most.days} days"
     )
 
 

@@ -9,13 +9,15 @@ from typing import Any
 import psycopg
 
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue import claim, close, counts, enqueue, leases, prune, retry, ring, settings
+from parkkeeper.queue import claim, close, counts, dead_letters, enqueue, leases, prune, retry, ring, settings
 from parkkeeper.queue.arguments import UNIQUE_STATES
 from parkkeeper.queue.claim import ClaimedJob
 from parkkeeper.queue.outcomes import (
     PruneOutcome,
+    PurgeOutcome,
     QueueCounts,
     RescueOutcome,
+    RetryDeadLettersOutcome,
     RetryFailedOutcome,
     RotateOutcome,
 )
@@ -204,7 +206,8 @@ class QueueStorage:
         -------
         str or None
             ``"retryable"``: the job can be claimed again after 1 s, doubled with each attempt up to 1 h, +-10 %.
-            ``"failed"``: it was the last attempt. None: the claim is stale and nothing was recorded.
+            ``"failed"``: it was the last attempt. ``"dead_lettered"``: it was, and the queue keeps dead letters. None:
+            the claim is stale and nothing was recorded.
 
         Raises
         ------
@@ -358,9 +361,57 @@ class QueueStorage:
             limit=limit,
         )
 
-    def set_queue(self, queue: str, *, failed_retention: timedelta | int | None = None) -> QueueSettings:
+    def retry_dead_letters(
+        self,
+        queue: str | None = None,
+        *,
+        kind: str | None = None,
+        ids: Collection[int] | None = None,
+        dead_from: datetime | None = None,
+        dead_before: datetime | None = None,
+        limit: int | None = None,
+    ) -> RetryDeadLettersOutcome:
+        """Put dead letters back, as new; see :func:`parkkeeper.queue.dead_letters.retry_dead_letters`."""
+        return dead_letters.retry_dead_letters(
+            self.connection,
+            self.namespace,
+            queue,
+            kind=kind,
+            ids=ids,
+            dead_from=dead_from,
+            dead_before=dead_before,
+            limit=limit,
+        )
+
+    def purge_dead_letters(
+        self,
+        queue: str | None = None,
+        *,
+        older_than: timedelta | int | None = None,
+        limit: int | None = None,
+    ) -> PurgeOutcome:
+        """Delete dead letters for good; see :func:`parkkeeper.queue.dead_letters.purge_dead_letters`."""
+        return dead_letters.purge_dead_letters(
+            self.connection, self.namespace, queue, older_than=older_than, limit=limit
+        )
+
+    def set_queue(
+        self,
+        queue: str,
+        *,
+        failed_retention: timedelta | int | None = None,
+        dead_letter: bool | None = None,
+        dead_letter_retention: timedelta | int | None = None,
+    ) -> QueueSettings:
         """Decide for a queue what differs from its namespace; see :func:`parkkeeper.queue.settings.set_queue`."""
-        return settings.set_queue(self.connection, self.namespace, queue, failed_retention=failed_retention)
+        return settings.set_queue(
+            self.connection,
+            self.namespace,
+            queue,
+            failed_retention=failed_retention,
+            dead_letter=dead_letter,
+            dead_letter_retention=dead_letter_retention,
+        )
 
     def pause(self, queue: str) -> QueueSettings:
         """Let no job of a queue be claimed; see :func:`parkkeeper.queue.settings.pause`."""

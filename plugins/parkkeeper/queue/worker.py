@@ -32,7 +32,7 @@ class WorkerOutcome:
 
     Attributes
     ----------
-    completed, retryable, failed
+    completed, retryable, failed, dead_lettered
         Jobs by the state in which it left them.
     stale
         Jobs that it worked on and that were no longer its own in the end: cancelled, or taken for abandoned.
@@ -41,6 +41,7 @@ class WorkerOutcome:
     completed: int = 0
     retryable: int = 0
     failed: int = 0
+    dead_lettered: int = 0
     stale: int = 0
 
 
@@ -137,6 +138,7 @@ class Worker:
             completed=before.completed + completed,
             retryable=before.retryable + states.count("retryable"),
             failed=before.failed + states.count("failed"),
+            dead_lettered=before.dead_lettered + states.count("dead_lettered"),
             stale=before.stale + len(succeeded) - completed + states.count(None),
         )
 
