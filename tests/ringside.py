@@ -114,7 +114,8 @@ WITH claimed AS (
     UNION ALL
     SELECT ready_slot, lane_id, state::text, 0, count FROM {ns}.queue_terminal_live_counts
 )
-SELECT CASE WHEN state IN ('completed', 'failed', 'cancelled') THEN ready_slot END, lane_id, state, sum(rows), sum(ledger)
+SELECT CASE WHEN state IN ('completed', 'failed', 'cancelled') THEN ready_slot END, lane_id, state,
+       sum(rows), sum(ledger)
   FROM counted
  GROUP BY 1, 2, 3
 HAVING sum(rows) <> sum(ledger)

@@ -14,8 +14,16 @@ from psycopg import sql
 
 from parkkeeper.cli.lines import BATCH
 from parkkeeper.queue import QueueStorage
+from parkkeeper.queue.dead_letters import DeadLetter
 from parkkeeper.queue.jobs import ListedJob
-from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RetryFailedOutcome, RotateOutcome
+from parkkeeper.queue.outcomes import (
+    PruneOutcome,
+    QueueCounts,
+    RetryDeadLettersOutcome,
+    RetryFailedOutcome,
+    RotateOutcome,
+)
+from parkkeeper.queue.settings import QueueSettings
 from parkkeeper.queue.worker import WorkerOutcome
 
 #: Handlers of one's own; the failing ones say a word that must be seen nowhere.
@@ -176,7 +184,7 @@ def test_working_a_queue_off_tells_what_came_of_it(run, jobs: str, enqueue, hand
     )
     assert worked.code == 0
     assert list(worked.json) == keys(WorkerOutcome)
-    assert worked.json == {"completed": 1, "retryable": 1, "failed": 1, "stale": 0}
+    assert worked.json == {"completed": 1, "retryable": 1, "failed": 1, "dead_lettered": 0, "stale": 0}
     assert "handling welcome" in worked.err
     assert "rosebud" not in worked.out + worked.err
     found = counts(run, jobs)
@@ -191,7 +199,7 @@ def test_each_kind_can_have_a_handler_of_its_own(run, jobs: str, enqueue, handle
         "queue", "work", "-n", jobs, "-q", "mail", "--handler", one, "--handler", two, "--drain", "--batch", 2,
         "--lease", "30s", "--json",
     )  # fmt: skip
-    assert worked.json == {"completed": 2, "retryable": 0, "failed": 1, "stale": 0}
+    assert worked.json == {"completed": 2, "retryable": 0, "failed": 1, "dead_lettered": 0, "stale": 0}
 
 
 @pytest.mark.parametrize(
@@ -242,6 +250,8 @@ def test_counting_is_shown_as_a_table_too(run, jobs: str, failed: list[int]) -> 
         "pruned_failed": "0",
         "deferred": "0",
         "failed": "3",
+        "dead_lettered": "0",
+        "purged_dead_letters": "0",
     }
 
 
@@ -333,9 +343,17 @@ def test_jobs_of_a_dead_worker_are_rescued(run, jobs: str, connection) -> None:
     storage = QueueStorage(connection, jobs)
     storage.enqueue("mail", "welcome")
     storage.enqueue("mail", "welcome", max_attempts=1)
-    assert run("queue", "rescue", "-n", jobs, "--json").json == {"rescued": 0, "failed": 0}
+    assert run("queue", "rescue", "-n", jobs, "--json").json == {
+        "rescued": 0,
+        "failed": 0,
+        "dead_lettered": 0,
+    }
     assert len(storage.claim("mail", 2, lease=timedelta(microseconds=1))) == 2
-    assert run("queue", "rescue", "-n", jobs, "--json").json == {"rescued": 1, "failed": 1}
+    assert run("queue", "rescue", "-n", jobs, "--json").json == {
+        "rescued": 1,
+        "failed": 1,
+        "dead_lettered": 0,
+    }
 
 
 def test_rotating_and_pruning_say_their_outcome(run, jobs: str, connection, failed: list[int]) -> None:
@@ -379,12 +397,18 @@ def test_a_retention_can_be_given_in_any_unit(
 
 def test_creating_a_queue_makes_it_known(run, jobs: str) -> None:
     made = run("queue", "create", "-n", jobs, "-q", "mail", "--failed-retention", "7d", "--json")
-    assert made.json == {"queue": "mail", "failed_retention_seconds": 604_800, "paused_at": None}
+    assert made.json == {
+        "queue": "mail",
+        "failed_retention_seconds": 604_800,
+        "dead_letter": False,
+        "dead_letter_retention_seconds": None,
+        "paused_at": None,
+    }
     assert counts(run, jobs)["terminal"] == 0
     # What is left out stays as it was, and is shown as it is.
     assert run("queue", "create", "-n", jobs, "-q", "mail", "--json").json == made.json
     other = run("queue", "create", "-n", jobs, "-q", "other", "--json")
-    assert other.json == {"queue": "other", "failed_retention_seconds": None, "paused_at": None}
+    assert other.json == {**made.json, "queue": "other", "failed_retention_seconds": None}
 
 
 def test_a_prune_that_would_drop_too_much_is_refused_with_the_figure(
@@ -411,3 +435,60 @@ def test_outcomes_that_did_nothing_are_words_and_no_failure(
         holder.execute(sql.SQL("SELECT FROM {} FOR UPDATE").format(sql.Identifier(jobs, "queue_ring_state")))
         blocked = run("queue", "rotate", "-n", jobs, "--lock-timeout", "20ms", "--json")
     assert (blocked.code, blocked.json["outcome"]) == (0, "blocked")
+
+
+def bury(storage: QueueStorage, count: int) -> list[int]:
+    """Let jobs of the queue die, which keeps them as dead letters."""
+    ids = storage.enqueue_many("mail", "welcome", [{"name": "rosebud"}] * count)
+    claims = storage.claim("mail", count)
+    storage.fail_many([(claim, "no rosebud") for claim in claims], terminal=True)
+    return ids
+
+
+def test_dead_letters_are_listed_put_back_and_purged(run, jobs: str, connection) -> None:
+    storage = QueueStorage(connection, jobs)
+    created = run(
+        "queue",
+        "create",
+        "-n",
+        jobs,
+        "-q",
+        "mail",
+        "--dead-letter",
+        "--dead-letter-retention",
+        "90d",
+        "--json",
+    ).json
+    assert list(created) == keys(QueueSettings)
+    assert (created["dead_letter"], created["dead_letter_retention_seconds"]) == (True, 90 * 86_400)
+    ids = bury(storage, 3)
+
+    listed = run("queue", "dlq", "list", "-n", jobs, "-q", "mail", "--json").json
+    assert list(listed[0]) == keys(DeadLetter)
+    assert [row["job_id"] for row in listed] == ids[::-1]
+    text = run("queue", "dlq", "list", "-n", jobs)
+    assert "welcome" in text.out and "rosebud" not in text.out + json.dumps(listed)
+
+    one = run("queue", "dlq", "retry", "-n", jobs, "--id", ids[0], "--id", 10**12, "--json").json
+    assert list(one) == keys(RetryDeadLettersOutcome)
+    assert one == {"retried": [ids[0]], "matched": 1, "conflicts": [], "raced": 0}
+    soon = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+    assert run("queue", "dlq", "retry", "-n", jobs, "--dead-from", soon, "--json").json["matched"] == 0
+    command = ("queue", "dlq", "retry", "-n", jobs, "-q", "mail", "--kind", "welcome", "--dead-before", soon)
+    assert run(*command, "--limit", 1, "--json").json["retried"] == [ids[1]]
+
+    assert run("queue", "dlq", "purge", "-n", jobs, "--json").json == {"purged": 0}
+    assert run("queue", "dlq", "purge", "-n", jobs, "--older-than", 0, "--limit", 5, "--json").json == {
+        "purged": 1
+    }
+    found = counts(run, jobs)
+    assert (found["available"], found["dead_lettered"], found["purged_dead_letters"]) == (2, 0, 1)
+    assert run("queue", "dlq", "list", "-n", jobs).out == "no dead letters\n"
+    closed = run("queue", "create", "-n", jobs, "-q", "mail", "--no-dead-letter", "--json").json
+    assert (closed["dead_letter"], closed["dead_letter_retention_seconds"]) == (False, 90 * 86_400)
+
+
+def test_dead_letters_of_a_queue_that_does_not_exist_are_an_error_of_one_line(run, jobs: str) -> None:
+    for command in ("list", "retry", "purge"):
+        assert "queue 'mial' is unknown" in run("queue", "dlq", command, "-n", jobs, "-q", "mial").failed(1)
+    assert "limit 0 is refused" in run("queue", "dlq", "purge", "-n", jobs, "--limit", 0).failed(2)

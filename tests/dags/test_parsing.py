@@ -132,4 +132,4 @@ def test_the_examples_of_the_guide_make_dags() -> None:
         exec(compile(block, "docs/how-to/airflow.md", "exec"), names)
         made[names["dag"].dag_id] = [task.task_id for task in names["dag"].tasks]
     tasks = ["rescue", "rotate", "prune"]
-    assert made == {"parkkeeper_queue_maintenance": tasks, "orders_queue": tasks}
+    assert made == {"parkkeeper_queue_maintenance": [*tasks, "purge_dead_letters"], "orders_queue": tasks}

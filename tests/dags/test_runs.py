@@ -60,9 +60,13 @@ def test_queue_maintenance_rescues_rotates_and_prunes(connection: psycopg.Connec
         "parkkeeper_queue_maintenance", namespace=migrated, failed_retention_seconds=0
     )
 
-    assert (state, tasks) == ("success", {"rescue": "success", "rotate": "success", "prune": "success"})
+    assert (state, tasks) == (
+        "success",
+        {"rescue": "success", "rotate": "success", "prune": "success", "purge_dead_letters": "success"},
+    )
+    assert figures["purge_dead_letters"] == {"outcome": "noop", "purged": 0}
     # Without the rescue the job of the dead worker would pin the slot.
-    assert figures["rescue"] == {"outcome": "rescued", "rescued": 1, "failed": 0}
+    assert figures["rescue"] == {"outcome": "rescued", "rescued": 1, "failed": 0, "dead_lettered": 0}
     assert figures["rotate"] == {
         "outcome": "rotated",
         "slot": 1,
@@ -93,7 +97,10 @@ def test_a_dry_run_of_queue_maintenance_changes_nothing(
 
     state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=migrated, dry_run=True)
 
-    assert (state, tasks) == ("success", {"rescue": "skipped", "rotate": "skipped", "prune": "success"})
+    assert (state, tasks) == (
+        "success",
+        {"rescue": "skipped", "rotate": "skipped", "prune": "success", "purge_dead_letters": "skipped"},
+    )
     assert (figures["prune"]["outcome"], figures["prune"]["pruned_completed"]) == ("pruned", 1)
     assert storage.rotate().generation == 2
     assert storage.prune_oldest().pruned_completed == 1
@@ -106,14 +113,22 @@ def test_a_prune_that_fails_fails_the_run(connection: psycopg.Connection, migrat
     state, tasks, _ = run(
         "parkkeeper_queue_maintenance", namespace=migrated, failed_retention_seconds=0, max_pruned_failed=0
     )
-    assert (state, tasks) == ("failed", {"rescue": "success", "rotate": "success", "prune": "failed"})
+    assert (state, tasks) == (
+        "failed",
+        {"rescue": "success", "rotate": "success", "prune": "failed", "purge_dead_letters": "success"},
+    )
     assert storage.queue_counts("letters").failed == 1
 
 
 def test_a_rescue_that_fails_fails_the_run_and_the_ring_stands_still(namespace: str) -> None:
     state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=namespace)
     assert state == "failed"
-    assert tasks == {"rescue": "failed", "rotate": "upstream_failed", "prune": "upstream_failed"}
+    assert tasks == {
+        "rescue": "failed",
+        "rotate": "upstream_failed",
+        "prune": "upstream_failed",
+        "purge_dead_letters": "upstream_failed",
+    }
     assert figures["prune"] == {}
 
 

@@ -30,7 +30,10 @@ def test_rescue_says_how_many_are_tried_again_and_how_many_are_failed(
         if jobs:
             claim_and_die(storage, jobs, max_attempts)
     ran = run_task(lambda: RescueOperator(task_id="rescue", namespace=migrated))
-    assert (ran.state, ran.xcoms) == ("success", {"outcome": outcome, "rescued": again, "failed": last})
+    assert (ran.state, ran.xcoms) == (
+        "success",
+        {"outcome": outcome, "rescued": again, "failed": last, "dead_lettered": 0},
+    )
 
 
 def test_nothing_to_rescue_can_skip_the_task(migrated: str) -> None:

@@ -81,6 +81,21 @@ def test_nothing_is_sent_when_nobody_is_idle(
     assert heard(listening) == 0
 
 
+@pytest.mark.parametrize("dead_letter", [False, True])
+def test_jobs_that_are_put_back_wake_their_queues_workers(
+    storage: QueueStorage, idle: QueueStorage, dead_letter: bool
+) -> None:
+    storage.set_queue("q", dead_letter=dead_letter)
+    storage.enqueue("q", "k")
+    storage.fail(storage.claim("q")[0], "no", terminal=True)
+    assert heard(idle) == 0
+    put_back = storage.retry_dead_letters if dead_letter else storage.retry_failed_by_queue
+    assert put_back("q").matched == 1
+    assert heard(idle) == 1
+    assert put_back("q").matched == 0
+    assert heard(idle) == 0
+
+
 def test_asking_keeps_no_lock(storage: QueueStorage, idle: QueueStorage) -> None:
     with storage.connection.transaction():
         wake(storage)

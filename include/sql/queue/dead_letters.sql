@@ -11,7 +11,7 @@ SELECT letter.job_id, lane.queue, letter.kind, lane.priority, letter.attempt, le
  LIMIT %(limit)s
 
 -- name: matching
-SELECT letter.job_id, letter.dead_at
+SELECT letter.job_id, letter.dead_at, lane.queue
   FROM {schema}.dlq_entries AS letter
   JOIN {schema}.queue_lanes AS lane USING (lane_id)
  WHERE (%(queue)s::text IS NULL OR lane.queue = %(queue)s)
@@ -25,6 +25,9 @@ SELECT letter.job_id, letter.dead_at
 -- name: retry
 SELECT retried, conflicts
   FROM {schema}.retry_dead_letters(%(job_ids)s::bigint[], %(dead_ats)s::timestamptz[])
+
+-- name: wake
+SELECT {schema}.wake_workers(queue) FROM unnest(%(queues)s::text[]) AS queue
 
 -- name: purgeable
 -- Which queues have a letter that is to go, and after how many seconds. Read only: with nothing to purge nothing is written.

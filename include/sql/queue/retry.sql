@@ -2,7 +2,7 @@
 
 -- name: matching
 -- Through the parent, since carried rows may stand in any slot; the partial index on failed rows finds them.
-SELECT done.ready_slot, done.lane_id, done.lane_seq
+SELECT done.ready_slot, done.lane_id, done.lane_seq, lane.queue
   FROM {schema}.done_entries AS done
   JOIN {schema}.queue_lanes AS lane USING (lane_id)
  WHERE done.state = 'failed'
@@ -96,3 +96,7 @@ WITH found AS MATERIALIZED (
      GROUP BY ready_slot, ready_generation, lane_id
 )
 SELECT lane_seq, job_id, granted AS retried FROM decided
+
+-- name: wake
+-- Who waits for jobs of these queues is told when the transaction commits.
+SELECT {schema}.wake_workers(queue) FROM unnest(%(queues)s::text[]) AS queue

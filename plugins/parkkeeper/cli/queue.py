@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import psycopg
 import typer
 
+from parkkeeper.cli import dead_letters
 from parkkeeper.cli.lines import batches, opened
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
 from parkkeeper.cli.output import emit
@@ -26,6 +27,7 @@ from parkkeeper.queue.worker import Handler, Worker
 app = typer.Typer(
     help="Enqueue and work jobs, turn the ring, count, put failed jobs back.", rich_markup_mode="markdown"
 )
+app.add_typer(dead_letters.app, name="dlq")
 
 Queue = Annotated[str, typer.Option("--queue", "-q", metavar="QUEUE", help="The queue's name.")]
 OptionalQueue = Annotated[str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue.")]
@@ -54,6 +56,23 @@ def create(
             "35d. [default: as it was, at first what the namespace says]",
         ),
     ] = None,
+    dead_letter: Annotated[
+        bool | None,
+        typer.Option(
+            "--dead-letter/--no-dead-letter",
+            help="Whether a job that fails for good is kept as a dead letter, outside of the ring. "
+            "[default: as it was, at first not]",
+        ),
+    ] = None,
+    dead_letter_retention: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="How long a dead letter is kept before a purge may take it: 90d; whole seconds. "
+            "[default: as it was, at first until purged by hand]",
+        ),
+    ] = None,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
@@ -62,7 +81,12 @@ def create(
     Example: `parkkeeper queue create -n jobs -q mail --failed-retention 7d`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
-        found = QueueStorage(connection, space).set_queue(queue, failed_retention=failed_retention)
+        found = QueueStorage(connection, space).set_queue(
+            queue,
+            failed_retention=failed_retention,
+            dead_letter=dead_letter,
+            dead_letter_retention=dead_letter_retention,
+        )
     emit(found, as_json=json)
 
 
@@ -210,7 +234,8 @@ def counts(namespace: NamespaceName, queue: Queue, dsn: Dsn = None, json: Json =
     """Count the jobs of a queue, exactly.
 
     `terminal` counts every job that has ended, ever; `failed` those that can be put back; `pruned_failed` those that
-    were dropped past their retention and can not.
+    were dropped past their retention and can not. `dead_lettered` counts dead letters, `purged_dead_letters` those that
+    were purged, ever.
 
     Example: `parkkeeper queue counts -n jobs -q mail --json`
     """
@@ -246,7 +271,7 @@ def rescue(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> Non
     """Take back jobs whose lease has run out, from workers that are gone.
 
     `rescued` counts those that will be tried again, after the wait that a failure brings; `failed` those for which it
-    was the last attempt.
+    was the last attempt, and `dead_lettered` the same of queues that keep dead letters.
 
     Example: `parkkeeper queue rescue -n jobs`
     """

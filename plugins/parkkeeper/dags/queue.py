@@ -8,7 +8,12 @@ from airflow.sdk import DAG, Context, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
 from parkkeeper.dags.common import maintenance_dag, operator_defaults
-from parkkeeper.operators import PruneWithCarryOperator, RescueOperator, RotateRingOperator
+from parkkeeper.operators import (
+    PruneWithCarryOperator,
+    PurgeDeadLettersOperator,
+    RescueOperator,
+    RotateRingOperator,
+)
 
 DOC = """\
 Look after a queue namespace: take back jobs of dead workers, open the ring's next slot, reclaim the sealed ones.
@@ -16,12 +21,13 @@ Look after a queue namespace: take back jobs of dead workers, open the ring's ne
 `rescue` takes back jobs whose lease has run out: they are tried again, or failed at their cap, and no longer pin
 their slot. `rotate` opens an empty slot for new jobs. `prune` then reclaims, oldest first, each sealed slot that
 nothing uses any more; a failed job inside its retention is carried on and stays retryable, one past it is dropped and
-counted in `pruned_failed_total` for ever. Nothing to do, or locks that another session holds, is a success
+counted in `pruned_failed_total` for ever. `purge_dead_letters` deletes dead letters that are older than their queue
+wants to keep them. Nothing to do, or locks that another session holds, is a success
 with that `outcome`.
 
 **Parameters**: `namespace`; `failed_retention_seconds` (none: what the namespace says); `max_pruned_failed`,
 above which a slot is left alone and the run fails; `lock_timeout_seconds`; `dry_run`, which reports what
-`prune` would do, changes nothing and leaves `rescue` and `rotate` out.
+`prune` would do, changes nothing and leaves the other tasks out.
 """
 
 
@@ -33,7 +39,7 @@ def _leave_out_of_a_dry_run(context: Context) -> None:
 def parkkeeper_queue_maintenance(
     *, namespace: str | None = None, conn_id: str | None = None, schedule: str | None = "*/5 * * * *"
 ) -> DAG:
-    """Return the DAG ``parkkeeper_queue_maintenance``: rescue, then rotate, then prune.
+    """Return the DAG ``parkkeeper_queue_maintenance``: rescue, then rotate and prune, and a purge of dead letters.
 
     Parameters
     ----------
@@ -107,5 +113,10 @@ def parkkeeper_queue_maintenance(
             execution_timeout=timedelta(minutes=5),
             **defaults,
         )
+        purge = PurgeDeadLettersOperator(
+            task_id="purge_dead_letters", execution_timeout=timedelta(minutes=5), **session
+        )
         rescue >> rotate >> prune
+        # Beside the ring, which neither waits for it nor keeps it waiting.
+        rescue >> purge
     return dag

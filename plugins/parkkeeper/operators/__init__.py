@@ -3,7 +3,12 @@
 from parkkeeper.operators.base import ParkkeeperOperator, TaskKilled
 from parkkeeper.operators.memory import FormationBatchOperator, FreshnessOperator, ParkSweepOperator
 from parkkeeper.operators.migrate import MigrateOperator
-from parkkeeper.operators.queue import PruneWithCarryOperator, RescueOperator, RotateRingOperator
+from parkkeeper.operators.queue import (
+    PruneWithCarryOperator,
+    PurgeDeadLettersOperator,
+    RescueOperator,
+    RotateRingOperator,
+)
 
 __all__ = [
     "FormationBatchOperator",
@@ -12,6 +17,7 @@ __all__ = [
     "ParkSweepOperator",
     "ParkkeeperOperator",
     "PruneWithCarryOperator",
+    "PurgeDeadLettersOperator",
     "RescueOperator",
     "RotateRingOperator",
     "TaskKilled",

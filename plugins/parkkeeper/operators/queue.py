@@ -44,7 +44,7 @@ class RescueOperator(ParkkeeperOperator):
     """Take back jobs whose lease has run out: each is tried again later, or failed if that was its last attempt.
 
     `outcome` is ``rescued`` if any job was taken back, else ``noop``. `rescued` counts those that will be tried
-    again, `failed` those that are failed now.
+    again, `failed` those that are failed now, `dead_lettered` those that are dead letters now.
     """
 
     requires = "queue"
@@ -55,8 +55,27 @@ class RescueOperator(ParkkeeperOperator):
 
         def work(connection: psycopg.Connection[Any]) -> Figures:
             done = QueueStorage(connection, namespace).rescue()
-            outcome = "rescued" if done.rescued or done.failed else "noop"
-            return {"outcome": outcome, "rescued": done.rescued, "failed": done.failed}
+            figures = {"rescued": done.rescued, "failed": done.failed, "dead_lettered": done.dead_lettered}
+            return {"outcome": "rescued" if any(figures.values()) else "noop", **figures}
+
+        return work
+
+
+class PurgeDeadLettersOperator(ParkkeeperOperator):
+    """Delete dead letters that are older than their queue wants to keep them; others are left.
+
+    `outcome` is ``purged`` if any was deleted, else ``noop``. `purged` counts them.
+    """
+
+    requires = "queue"
+    outcomes = ("purged", "noop")
+
+    def prepare(self, namespace: Namespace) -> Work:
+        """Return the purge."""
+
+        def work(connection: psycopg.Connection[Any]) -> Figures:
+            purged = QueueStorage(connection, namespace).purge_dead_letters().purged
+            return {"outcome": "purged" if purged else "noop", "purged": purged}
 
         return work
 

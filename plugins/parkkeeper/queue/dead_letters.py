@@ -117,9 +117,11 @@ def retry_dead_letters(
     retried: list[int] = []
     conflicts: list[int] = []
     for start in range(0, len(matching), CHUNK):
-        ids_of_chunk, dead_ats = zip(*matching[start : start + CHUNK], strict=True)
-        chunk = {"job_ids": list(ids_of_chunk), "dead_ats": list(dead_ats)}
+        found, dead_ats, queues = map(list, zip(*matching[start : start + CHUNK], strict=True))
+        chunk = {"job_ids": found, "dead_ats": dead_ats, "queues": sorted(set(queues))}
         [(back, held)] = call(connection, namespace, _SQL, "retry", chunk)
+        if back:
+            call(connection, namespace, _SQL, "wake", chunk)
         retried += back
         conflicts += held
     raced = len(matching) - len(retried) - len(conflicts)

@@ -154,6 +154,9 @@ def _retry_chunk(
             }
             moved = cursor.execute(_SQL.render("locate", namespace), keys).fetchall()
             taken += _take(cursor, namespace, moved)
+        if any(row.retried for row in taken):
+            queues = sorted({row.queue for row in chunk})
+            cursor.execute(_SQL.render("wake", namespace), {"queues": queues})
     return taken
 
 
