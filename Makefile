@@ -9,6 +9,8 @@ SHELL := /bin/bash
 PYTHON ?=
 # Further arguments for pytest (make test, make test-system) or for the benchmarks (make bench).
 ARGS ?=
+# How many jobs make soak puts through the ring, once for each of its two tests.
+JOBS ?= 1000000
 # 1: make demo stops when it is done, and fails if anything in it did.
 ONCE ?=
 
@@ -32,7 +34,7 @@ READY := $(VENV)/.ready
 LOCK := requirements-dev.txt
 UV := $(PY) -m uv --quiet
 
-.PHONY: help setup demo test test-system lint bench lock clean
+.PHONY: help setup demo test test-system soak lint bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +78,10 @@ test-system: setup ## Run the tests that need Debian packages, which are install
 	fi
 	@$(PY) -m pytest -m system $(ARGS)
 	@$(MAKE) --no-print-directory test PG=15 ARGS="tests/migrations tests/queue tests/memory $(ARGS)"
+
+soak: setup ## Run the tests under load with many more jobs, for minutes (JOBS=1000000: how many)
+	@PARKKEEPER_SOAK_JOBS=$(JOBS) $(PY) -m pytest --capture no \
+	  tests/queue/test_everything_at_once.py tests/queue/test_claim_fuzz.py $(ARGS)
 
 lint: setup ## Check style, types, SQL and which package may import which
 	@$(PY) -m ruff check .

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
+import pytest
 
+from load import JOBS, TIMEOUT, Tally, progress
 from parkkeeper.queue import ClaimedJob, QueueStorage
-from ringside import SOON, differences, query
+from ringside import differences, query
 
 Connect = Callable[..., psycopg.Connection[Any]]
-PRODUCERS, CLAIMERS, ENQUEUED = 12, 3, 5_000
+PRODUCERS, CLAIMERS = 12, 3
 
 
 class Undone(Exception):
@@ -31,9 +32,7 @@ class Fuzz:
         self.open = lambda: QueueStorage(connect(), storage.namespace)
         self.progress = threading.Condition()
         self.enqueued = 0
-        self.committed: Counter[int] = Counter()
-        self.claimed: Counter[int] = Counter()
-        self.ended: Counter[int] = Counter()
+        self.committed, self.claimed, self.ended = Tally(), Tally(), Tally()
         self.rolled_back = 0
         self.producing = PRODUCERS
 
@@ -43,18 +42,18 @@ class Fuzz:
                 if isinstance(change, int):
                     setattr(self, name, getattr(self, name) + change)
                 else:
-                    getattr(self, name).update(change)
+                    getattr(self, name).add(change)
             self.progress.notify_all()
 
     def linger(self, chance: random.Random) -> None:
         """Keep a transaction open until others have gone on, or no longer do."""
         with self.progress:
-            goal = len(self.committed) + chance.choice([1, 20, 200])
-            self.progress.wait_for(lambda: len(self.committed) >= goal, timeout=0.05)
+            goal = self.committed.jobs + chance.choice([1, 20, 200, 2_000])
+            self.progress.wait_for(lambda: self.committed.jobs >= goal, timeout=0.05)
 
     def produce(self, seed: int) -> None:
         storage, chance = self.open(), random.Random(seed)
-        while self.enqueued < ENQUEUED:
+        while self.enqueued < JOBS:
             ids: list[int] = []
             try:
                 with storage.connection.transaction():
@@ -83,7 +82,9 @@ class Fuzz:
                 )
             ]
         with storage.connection.transaction():
-            return storage.enqueue_many("q", "k", [{}] * chance.choice([1, 2, 10]), priority=priority)
+            return storage.enqueue_many(
+                "q", "k", [{}] * chance.choice([1, 2, 10, 100, 200]), priority=priority
+            )
 
     def claim(self, seed: int) -> None:
         storage, chance = self.open(), random.Random(seed)
@@ -104,9 +105,11 @@ class Fuzz:
                     self.progress.wait(0.01)
 
     def work(self, storage: QueueStorage, chance: random.Random, claims: list[ClaimedJob]) -> None:
-        failing = [claim for claim in claims if chance.random() < 0.05]
+        failing: list[ClaimedJob] = []
+        done: list[ClaimedJob] = []
+        for claim in claims:
+            (failing if chance.random() < 0.05 else done).append(claim)
         outcomes = storage.fail_many([(claim, "no") for claim in failing], terminal=chance.random() < 0.5)
-        done = [claim for claim in claims if claim not in failing]
         assert storage.complete(done) == len(done)
         failed = [claim for claim, outcome in zip(failing, outcomes, strict=True) if outcome == "failed"]
         self.tally(
@@ -118,32 +121,36 @@ class Fuzz:
         storage = self.open()
         while self.producing:
             storage.rotate()
-            storage.prune_oldest()
+            storage.prune_oldest(timedelta(seconds=2))
             with self.progress:
                 self.progress.wait(0.02)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT)
 def test_what_was_committed_is_claimed_and_ended_once(storage: QueueStorage, connect: Connect) -> None:
     fuzz = Fuzz(storage, connect)
     for priority in (1, 2):  # makes the lanes, so that all producers use the same
-        fuzz.committed.update([storage.enqueue("q", "k", priority=priority)])
-    with ThreadPoolExecutor(PRODUCERS + CLAIMERS + 1) as pool:
+        fuzz.committed.add([storage.enqueue("q", "k", priority=priority)])
+    with ThreadPoolExecutor(PRODUCERS + CLAIMERS + 1) as pool, progress(JOBS) as show:
         threads = [pool.submit(fuzz.produce, seed) for seed in range(PRODUCERS)]
         threads += [pool.submit(fuzz.claim, 100 + seed) for seed in range(CLAIMERS)]
         threads.append(pool.submit(fuzz.turn))
         try:
-            for thread in threads:
-                thread.result(SOON * 3)
+            while wait(threads, timeout=0.5, return_when=FIRST_EXCEPTION).not_done:
+                show(fuzz.ended.jobs)
+                [thread.result() for thread in threads if thread.done()]
         finally:
-            fuzz.enqueued, fuzz.producing = ENQUEUED, 0
+            fuzz.enqueued, fuzz.producing = JOBS, 0
 
-    assert fuzz.rolled_back > 10 and len(fuzz.committed) > ENQUEUED / 2
-    once = Counter(fuzz.committed.keys())
-    assert fuzz.claimed == once
-    assert fuzz.ended == once
+    assert fuzz.rolled_back > 10 and fuzz.committed.jobs > JOBS / 2
+    committed = fuzz.committed.seen()
+    assert set(committed.values()) == {1}
+    assert fuzz.claimed.seen() == committed
+    assert fuzz.ended.seen() == committed
     counts = storage.queue_counts("q")
     assert (counts.available, counts.running, counts.deferred) == (0, 0, 0)
-    assert counts.terminal == len(once)
+    assert counts.terminal == fuzz.committed.jobs
     assert differences(storage) == []
     # It was no fair weather: some were late, and the ring has turned.
     assert query(storage, "SELECT count(*) > 5 FROM {ns}.lease_claim_batches WHERE late_xids <> '{{}}'") == [
