@@ -8,9 +8,10 @@ SELECT slot.slot, slot.generation
  WHERE slot.slot <> ring.current_slot AND {schema}.queue_slot_has_rows(slot.slot)
  ORDER BY slot.generation NULLS FIRST, slot.slot
 
--- name: read_only
--- A rehearsal could not write if it tried.
-SET TRANSACTION READ ONLY
+-- name: hold_claims
+-- Cursors and sums are read of all slots of the claim ring. Whoever locks first and takes its snapshot then cannot miss a
+-- cursor that a prune of that ring carries meanwhile.
+LOCK TABLE {schema}.lease_claim_batches, {schema}.lease_claim_closures IN ACCESS SHARE MODE
 
 -- name: proofs
 SELECT (SELECT coalesce(sum(waiting), 0)::bigint

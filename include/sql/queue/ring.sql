@@ -1,4 +1,4 @@
--- The ring: what rotate and prune share, and rotate itself.
+-- What rotate and prune of every ring share, and what rotate asks of the queue ring.
 
 -- name: read_committed
 -- A proof under locks must see what was committed while it waited for them, whatever the session's default is.
@@ -7,6 +7,10 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 -- name: configure
 -- jit: estimates of a child that was just filled are wild, and compiling a plan takes longer than running it.
 SELECT set_config('lock_timeout', %(lock_timeout)s, true) AS lock_timeout, set_config('jit', 'off', true) AS jit
+
+-- name: read_only
+-- A rehearsal could not write if it tried.
+SET TRANSACTION READ ONLY
 
 -- name: try_action
 -- One maintainer an action: a second one is told so at once instead of waiting for the first.
@@ -18,8 +22,10 @@ SELECT current_slot, generation, slot_count FROM {schema}.queue_ring_state FOR U
 
 -- name: look
 -- Without a lock or a transaction id: an idle ring must write nothing.
-SELECT ring.current_slot, ring.generation, bool_or({schema}.queue_slot_has_rows(slot.slot)) AS holds_rows
-  FROM {schema}.queue_ring_state AS ring, {schema}.queue_ring_slots AS slot
+SELECT ring.current_slot, ring.generation, bool_or(child.holds_rows) AS holds_rows,
+       bool_or(slot.slot <> ring.current_slot AND NOT child.holds_rows) AS has_empty
+  FROM {schema}.queue_ring_state AS ring, {schema}.queue_ring_slots AS slot,
+       LATERAL (SELECT {schema}.queue_slot_has_rows(slot.slot) AS holds_rows OFFSET 0) AS child
  GROUP BY ring.current_slot, ring.generation
 
 -- name: empty_slots

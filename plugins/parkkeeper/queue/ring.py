@@ -1,4 +1,4 @@
-"""The ring of slots: rotate, and the transaction and locks that every action on the ring begins with.
+"""The rings of slots: rotate, and the transaction and locks that every action on a ring begins with.
 
 See ``docs/explanation/ring.md`` for what is promised and ``docs/explanation/lock-order.md`` for the locks.
 """
@@ -25,10 +25,14 @@ MAX_LOCK_TIMEOUT = timedelta(seconds=5)
 LOCK_NOT_HAD = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 _SQL = statements("queue/ring")
+_STATEMENTS = {"queue": _SQL, "lease": statements("queue/lease_ring"), "claim": statements("queue/claim_ring")}
+
+#: The rings of a namespace: jobs and their history; leases; claims. Each turns by itself.
+RINGS = tuple(_STATEMENTS)
 
 
 class Ring(NamedTuple):
-    """The row of queue_ring_state, locked."""
+    """The row of a ring's state, locked."""
 
     current_slot: int
     generation: int
@@ -36,12 +40,18 @@ class Ring(NamedTuple):
 
 
 def rotate(
-    connection: psycopg.Connection[Any], namespace: Namespace, *, lock_timeout: timedelta = LOCK_TIMEOUT
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    *,
+    ring: str = "queue",
+    lock_timeout: timedelta = LOCK_TIMEOUT,
 ) -> RotateOutcome:
-    """Open the next empty slot after the current one, which is sealed.
+    """Open the next empty slot of a ring after the current one, which is sealed.
 
     Parameters
     ----------
+    ring
+        ``"queue"``: jobs and their history. ``"lease"``, ``"claim"``: what workers have in hand.
     lock_timeout
         How long each lock is waited for, above zero and at most 5 s.
 
@@ -54,38 +64,48 @@ def rotate(
     TransactionOpen
         The caller has a transaction open.
     InvalidArgument
-        `lock_timeout` is out of range.
+        `ring` is none, or `lock_timeout` is out of range.
     UnknownNamespace
         The namespace has no queue.
     """
+    sql = _STATEMENTS[checked_ring(ring)]
     timeout = checked_lock_timeout(lock_timeout)
     try:
         with known_namespace(namespace, "queue"):
             with maintenance(connection, namespace, "rotate", timeout) as cursor:
-                look = one_row(cursor, _SQL.render("look", namespace))
-            if not look.holds_rows:
-                return RotateOutcome("skipped_idle", look.current_slot, look.generation)
+                look = one_row(cursor, sql.render("look", namespace))
+            if not look.holds_rows or not look.has_empty:
+                return RotateOutcome(
+                    "skipped_busy" if look.holds_rows else "skipped_idle", look.current_slot, look.generation
+                )
             # The look has read the slots' children, so its transaction is over before the ring's lock is asked for.
             with maintenance(connection, namespace, "rotate", timeout) as cursor:
-                ring = lock_ring(cursor, namespace, "rotate")
-                if ring is None:
+                state = lock_ring(cursor, namespace, "rotate", ring)
+                if state is None:
                     return RotateOutcome("blocked")
-                empty = {row.slot for row in cursor.execute(_SQL.render("empty_slots", namespace))}
-                slot = next_slot(ring.current_slot, ring.slot_count, empty)
+                empty = {row.slot for row in cursor.execute(sql.render("empty_slots", namespace))}
+                slot = next_slot(state.current_slot, state.slot_count, empty)
                 if slot is None:
-                    return RotateOutcome("skipped_busy", ring.current_slot, ring.generation)
-                opened = {"slot": slot, "generation": ring.generation + 1}
-                cursor.execute(_SQL.render("seal", namespace), {"slot": ring.current_slot})
-                cursor.execute(_SQL.render("open", namespace), opened)
-                cursor.execute(_SQL.render("advance", namespace), opened)
+                    return RotateOutcome("skipped_busy", state.current_slot, state.generation)
+                opened = {"slot": slot, "generation": state.generation + 1}
+                cursor.execute(sql.render("seal", namespace), {"slot": state.current_slot})
+                cursor.execute(sql.render("open", namespace), opened)
+                cursor.execute(sql.render("advance", namespace), opened)
     except LOCK_NOT_HAD:
         return RotateOutcome("blocked")
-    return RotateOutcome("rotated", slot, ring.generation + 1)
+    return RotateOutcome("rotated", slot, state.generation + 1)
 
 
 def next_slot(current: int, slot_count: int, empty: Collection[int]) -> int | None:
     """Return the first of the `empty` slots in the order of the ring after `current`; None when there is none."""
     return min(empty, key=lambda slot: (slot - current - 1) % slot_count, default=None)
+
+
+def checked_ring(value: str) -> str:
+    """Return the name of a ring; refuse any other."""
+    if value not in RINGS:
+        raise InvalidArgument(f"ring {value!r} is refused: any of {', '.join(RINGS)}")
+    return value
 
 
 def checked_lock_timeout(value: timedelta) -> str:
@@ -109,15 +129,19 @@ def maintenance(
         yield cursor
 
 
-def lock_ring(cursor: psycopg.Cursor[Any], namespace: Namespace, action: str) -> Ring | None:
-    """Lock the ring's state before anything else; None at once when another session does the same `action`."""
-    attempt = one_row(cursor, _SQL.render("try_action", namespace), key=advisory_key(namespace.name, action))
-    return lock_state(cursor, namespace) if attempt.granted else None
+def lock_ring(
+    cursor: psycopg.Cursor[Any], namespace: Namespace, action: str, ring: str = "queue"
+) -> Ring | None:
+    """Lock a ring's state before anything else; None at once when another session does the same `action` on it."""
+    # The queue ring's key has no name of a ring in it: releases before the others turned know it so.
+    parts = (action,) if ring == "queue" else (action, ring)
+    attempt = one_row(cursor, _SQL.render("try_action", namespace), key=advisory_key(namespace.name, *parts))
+    return lock_state(cursor, namespace, ring) if attempt.granted else None
 
 
-def lock_state(cursor: psycopg.Cursor[Any], namespace: Namespace) -> Ring:
-    """Lock the ring's state, waiting for whoever has it."""
-    return Ring(*one_row(cursor, _SQL.render("lock_state", namespace)))
+def lock_state(cursor: psycopg.Cursor[Any], namespace: Namespace, ring: str = "queue") -> Ring:
+    """Lock a ring's state, waiting for whoever has it."""
+    return Ring(*one_row(cursor, _STATEMENTS[ring].render("lock_state", namespace)))
 
 
 def one_row(cursor: psycopg.Cursor[Any], statement: bytes, **values: Any) -> Any:

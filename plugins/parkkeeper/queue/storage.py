@@ -9,7 +9,8 @@ from typing import Any
 import psycopg
 
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue import claim, close, counts, dead_letters, enqueue, leases, prune, retry, ring, settings
+from parkkeeper.queue import claim, close, counts, dead_letters, enqueue, leases, prune, retry, settings
+from parkkeeper.queue import ring as rings
 from parkkeeper.queue.arguments import UNIQUE_STATES
 from parkkeeper.queue.claim import ClaimedJob
 from parkkeeper.queue.outcomes import (
@@ -290,20 +291,23 @@ class QueueStorage:
         """Take back jobs whose lease has run out; see :func:`parkkeeper.queue.leases.rescue`."""
         return leases.rescue(self.connection, self.namespace)
 
-    def rotate(self, *, lock_timeout: timedelta = ring.LOCK_TIMEOUT) -> RotateOutcome:
-        """Open the next empty slot for new jobs and seal the current one; see :func:`parkkeeper.queue.ring.rotate`."""
-        return ring.rotate(self.connection, self.namespace, lock_timeout=lock_timeout)
+    def rotate(
+        self, *, ring: str = "queue", lock_timeout: timedelta = rings.LOCK_TIMEOUT
+    ) -> RotateOutcome:
+        """Open the next empty slot of a ring and seal the current one; see :func:`parkkeeper.queue.ring.rotate`."""
+        return rings.rotate(self.connection, self.namespace, ring=ring, lock_timeout=lock_timeout)
 
     def prune_oldest(
         self,
         failed_retention: timedelta | int | None = None,
         *,
+        ring: str = "queue",
         carry_to: str | None = None,
         dry_run: bool = False,
         max_pruned_failed: int | None = None,
-        lock_timeout: timedelta = ring.LOCK_TIMEOUT,
+        lock_timeout: timedelta = rings.LOCK_TIMEOUT,
     ) -> PruneOutcome:
-        """Reclaim the oldest slot that can be, and carry what is to stay retryable.
+        """Reclaim the oldest slot of a ring that can be, and carry what is to stay retryable.
 
         See :func:`parkkeeper.queue.prune.prune_oldest`.
         """
@@ -311,6 +315,7 @@ class QueueStorage:
             self.connection,
             self.namespace,
             failed_retention,
+            ring=ring,
             carry_to=carry_to,
             dry_run=dry_run,
             max_pruned_failed=max_pruned_failed,

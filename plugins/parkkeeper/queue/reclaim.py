@@ -1,0 +1,190 @@
+"""Reclaim a sealed slot by TRUNCATE: what prune does the same way in every ring.
+
+One transaction does one slot: locks, proofs, what is kept, TRUNCATE, in that order. A ring says what pins a slot of it
+and what outlives one; see ``docs/explanation/ring.md``, and ``docs/explanation/lock-order.md`` for the locks.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import psycopg
+
+from parkkeeper.database import Statements, known_namespace, statements
+from parkkeeper.namespace import Namespace
+from parkkeeper.queue import ring
+from parkkeeper.queue.errors import PruneRefused
+from parkkeeper.queue.outcomes import PruneOutcome
+
+ACTION = "prune_oldest"
+#: What keeps a prune from any slot, so that there is no use in trying the next one.
+_WHOLE_RING = ("prune", "ring_state")
+_SHARED = statements("queue/ring")
+
+
+class Stopwatch:
+    """Adds up the milliseconds spent waiting for locks, and those under exclusive ones."""
+
+    def __init__(self) -> None:
+        self.lock_ms = 0.0
+        self.exclusive_since: float | None = None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.lock_ms += (time.perf_counter() - began) * 1000
+
+    def stamp(self, outcome: PruneOutcome) -> PruneOutcome:
+        """Return `outcome` with the times, the exclusive one up to now: the commit is part of it."""
+        since, now = self.exclusive_since, time.perf_counter()
+        truncate_ms = 0.0 if since is None else (now - since) * 1000
+        return replace(outcome, lock_ms=round(self.lock_ms, 3), truncate_ms=round(truncate_ms, 3))
+
+
+class SlotPrune(ABC):
+    """One call's terms, to be tried on one slot of a ring at a time.
+
+    Parameters
+    ----------
+    lock_timeout
+        How long each lock is waited for, in the form of Postgres's setting.
+    """
+
+    ring: ClassVar[str]
+    sql: ClassVar[Statements]
+    #: Statements that follow the TRUNCATE, under the exclusive locks.
+    afterwards: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, connection: psycopg.Connection[Any], namespace: Namespace, lock_timeout: str) -> None:
+        self.connection = connection
+        self.namespace = namespace
+        self.lock_timeout = lock_timeout
+
+    @abstractmethod
+    def pinned(
+        self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None, *, exact: bool
+    ) -> PruneOutcome | None:
+        """Tell what still uses the slot, None if nothing does. Only the figure that is reported has to be exact."""
+
+    @abstractmethod
+    def keep(
+        self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None, state: ring.Ring
+    ) -> PruneOutcome:
+        """Move what outlives the slot, and return what the prune will have done."""
+
+    @abstractmethod
+    def foresee(self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None) -> PruneOutcome:
+        """Return what :meth:`keep` would."""
+
+    def oldest(self, *, dry_run: bool) -> PruneOutcome:
+        """Try one slot after the other until one is done; else tell what is most in need of a person."""
+        with known_namespace(self.namespace, "queue"):
+            try:
+                with ring.maintenance(
+                    self.connection, self.namespace, ACTION, self.lock_timeout
+                ) as cursor:
+                    self.learn(cursor)
+                    candidates = cursor.execute(self.sql.render("candidates", self.namespace)).fetchall()
+            except ring.LOCK_NOT_HAD:
+                return PruneOutcome("blocked", reason="prune")  # Its TRUNCATE holds off our look.
+            return self._first_done(candidates, dry_run)
+
+    def learn(self, cursor: psycopg.Cursor[Any]) -> None:  # noqa: B027 - most rings have nothing to learn
+        """Read what the namespace has decided, before the first slot."""
+
+    def _first_done(self, candidates: list[Any], dry_run: bool) -> PruneOutcome:
+        attempt = self.rehearse if dry_run else self.prune
+        refused: PruneRefused | None = None
+        passed: dict[str, PruneOutcome] = {}
+        for candidate in candidates:
+            try:
+                outcome = attempt(
+                    candidate.slot, candidate.generation, exact="skipped_active" not in passed
+                )
+            except PruneRefused as error:
+                refused = refused or error
+                continue
+            if outcome is None:
+                continue
+            if outcome.outcome == "pruned" or outcome.reason in _WHOLE_RING:
+                return outcome
+            passed.setdefault(outcome.outcome, outcome)
+        if refused is not None:
+            raise refused
+        return passed.get("blocked") or passed.get("skipped_active") or PruneOutcome("noop")
+
+    def prune(self, slot: int, generation: int | None, *, exact: bool) -> PruneOutcome | None:
+        """Do the slot's transaction; None when another session emptied or opened the slot meanwhile."""
+        watch = Stopwatch()
+        wanted = "slot"
+        try:
+            with ring.maintenance(self.connection, self.namespace, ACTION, self.lock_timeout) as cursor:
+                # Before any lock, so that a slot in use costs neither a wait nor a write.
+                if pinned := self.pinned(cursor, slot, generation, exact=exact):
+                    return pinned
+                wanted = "ring_state"
+                with watch.waiting():
+                    state = ring.lock_ring(cursor, self.namespace, ACTION, self.ring)
+                if state is None:
+                    return PruneOutcome("blocked", slot, generation, "prune")
+                wanted = "slot"
+                with watch.waiting():
+                    held = self.row(cursor, "lock_slot", slot)
+                    if slot == state.current_slot or not held.holds_rows:
+                        return None
+                    self.hold_writers(cursor, slot, watch)
+                # Again, now that nothing can be added: something may have been while the locks were waited for.
+                if pinned := self.pinned(cursor, slot, held.generation, exact=exact):
+                    return pinned
+                outcome = self.keep(cursor, slot, held.generation, state)
+                with watch.waiting():
+                    self.hold_all(cursor, slot, watch)
+                self._reclaim(cursor, slot)
+        except ring.LOCK_NOT_HAD:
+            return watch.stamp(PruneOutcome("blocked", slot, generation, wanted))
+        return watch.stamp(outcome)
+
+    def rehearse(self, slot: int, generation: int | None, *, exact: bool) -> PruneOutcome:
+        """Return what :meth:`prune` would, in a transaction that cannot write."""
+        try:
+            with ring.maintenance(self.connection, self.namespace, ACTION, self.lock_timeout) as cursor:
+                cursor.execute(_SHARED.render("read_only", self.namespace))
+                return self.pinned(cursor, slot, generation, exact=exact) or self.foresee(
+                    cursor, slot, generation
+                )
+        except ring.LOCK_NOT_HAD:
+            return PruneOutcome("blocked", slot, generation, "slot")
+
+    def do(self, cursor: psycopg.Cursor[Any], name: str, slot: int, **values: Any) -> None:
+        """Run a statement on `slot` that returns nothing."""
+        cursor.execute(self.sql.render(name, self.namespace, slot=slot), values or None)
+
+    def row(self, cursor: psycopg.Cursor[Any], name: str, slot: int, **values: Any) -> Any:
+        """Run a statement on `slot` that returns one row, and return that."""
+        return ring.one_row(cursor, self.sql.render(name, self.namespace, slot=slot), **values)
+
+    def hold_writers(self, cursor: psycopg.Cursor[Any], slot: int, watch: Stopwatch) -> None:
+        """Make writers of the slot wait, unless a reader would keep us from the TRUNCATE anyway."""
+        with self.connection.transaction(force_rollback=True):
+            self.do(cursor, "probe", slot)
+        self.do(cursor, "hold_writers", slot)
+
+    def hold_all(self, cursor: psycopg.Cursor[Any], slot: int, watch: Stopwatch) -> None:
+        """Make readers of the slot wait, too."""
+        self.do(cursor, "hold_all", slot)
+        watch.exclusive_since = watch.exclusive_since or time.perf_counter()
+
+    def _reclaim(self, cursor: psycopg.Cursor[Any], slot: int) -> None:
+        filled = self.row(cursor, "filled", slot)._asdict()
+        for name in [name for name, has_pages in filled.items() if has_pages]:
+            self.do(cursor, name, slot)
+        for name in (*self.afterwards, "reclaimed"):
+            self.do(cursor, name, slot)
