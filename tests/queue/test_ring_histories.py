@@ -17,6 +17,12 @@ FLOOR = timedelta(hours=72)
 SLOTS = 4
 
 
+@pytest.fixture
+def storage(storage: QueueStorage) -> QueueStorage:
+    keep_claims(storage)
+    return storage
+
+
 @dataclass
 class Slot:
     """What stands in one slot: how many bodies, which jobs wait or run, and which have ended and how."""
@@ -320,8 +326,6 @@ HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_s
 def test_any_history_leaves_counts_and_places_as_the_model_has_them(
     storage: QueueStorage, history: list[tuple[str, int]]
 ) -> None:
-    if not query(storage, "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'kept_batches'", storage.namespace.name):
-        keep_claims(storage)
     _reset(storage)
     model = Model(storage)
     for step, number in history:
