@@ -14,7 +14,7 @@ from psycopg import sql
 
 from parkkeeper.database import statements
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue import QueueStorage
+from parkkeeper.queue import ClaimedJob, QueueStorage
 from parkkeeper.queue.outcomes import PruneOutcome
 
 #: How long a test waits for what must happen at once; reached only when it fails.
@@ -122,20 +122,19 @@ HAVING sum(rows) <> sum(ledger)
 """
 
 
+_KEEP = """
+CREATE TABLE {ns}.KEPT AS SELECT * FROM {ns}.CLAIMS;
+CREATE FUNCTION {ns}.keep_CLAIMS() RETURNS trigger LANGUAGE plpgsql SET search_path = {ns} AS
+    $$ BEGIN INSERT INTO KEPT SELECT NEW.*; RETURN NULL; END $$;
+CREATE TRIGGER keep AFTER INSERT ON {ns}.CLAIMS FOR EACH ROW EXECUTE FUNCTION {ns}.keep_CLAIMS();
+"""
+_KEPT = {"lease_claim_batches": "kept_batches", "lease_claim_closures": "kept_closures"}
+
+
 def keep_claims(storage: QueueStorage) -> None:
     """Let the oracle know of claims that have left with their slot of the claim ring."""
     for claims, kept in _KEPT.items():
-        query(
-            storage,
-            f"CREATE TABLE {{ns}}.{kept} AS SELECT * FROM {{ns}}.{claims};"
-            f"CREATE FUNCTION {{ns}}.keep_{claims}() RETURNS trigger LANGUAGE plpgsql SET search_path = {{ns}} AS"
-            f" $$ BEGIN INSERT INTO {kept} SELECT NEW.*; RETURN NULL; END $$;"
-            f"CREATE TRIGGER keep AFTER INSERT ON {{ns}}.{claims}"
-            f" FOR EACH ROW EXECUTE FUNCTION {{ns}}.keep_{claims}()",
-        )
-
-
-_KEPT = {"lease_claim_batches": "kept_batches", "lease_claim_closures": "kept_closures"}
+        query(storage, _KEEP.replace("CLAIMS", claims).replace("KEPT", kept))
 
 
 def differences(storage: QueueStorage) -> list[tuple[Any, ...]]:
@@ -171,6 +170,27 @@ def prune_all(storage: QueueStorage, **arguments: Any) -> list[PruneOutcome]:
         done.append(outcome)
     assert outcome.outcome == "noop", outcome
     return done
+
+
+def turn_claims(storage: QueueStorage) -> PruneOutcome:
+    """Seal the current slot of the claim ring and reclaim the oldest one."""
+    assert storage.rotate(ring="claim").outcome == "rotated"
+    return storage.prune_oldest(ring="claim")
+
+
+def batches(storage: QueueStorage) -> list[tuple[int, int, int]]:
+    """Return where batches of claims stand: claim slot, run_lease, number of jobs."""
+    return query(
+        storage, "SELECT claim_slot, run_lease, job_count FROM {ns}.lease_claim_batches ORDER BY run_lease"
+    )
+
+
+def claim_all(storage: QueueStorage) -> list[ClaimedJob]:
+    """Claim what there is of the queue, two by two."""
+    claims: list[ClaimedJob] = []
+    while more := storage.claim("q", 2):
+        claims += more
+    return claims
 
 
 class Gate:

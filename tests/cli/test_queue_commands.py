@@ -492,3 +492,11 @@ def test_dead_letters_of_a_queue_that_does_not_exist_are_an_error_of_one_line(ru
     for command in ("list", "retry", "purge"):
         assert "queue 'mial' is unknown" in run("queue", "dlq", command, "-n", jobs, "-q", "mial").failed(1)
     assert "limit 0 is refused" in run("queue", "dlq", "purge", "-n", jobs, "--limit", 0).failed(2)
+
+
+def test_the_ring_of_claims_is_turned_when_it_is_named(run, jobs: str) -> None:
+    run("queue", "enqueue", "-n", jobs, "-q", "mail", "-k", "welcome", "--args", "{}")
+    assert run("queue", "rotate", "-n", jobs, "--ring", "claim", "--json").json["outcome"] == "skipped_idle"
+    assert run("queue", "prune", "-n", jobs, "--ring", "lease", "--json").json["outcome"] == "noop"
+    bad = run("queue", "prune", "-n", jobs, "--ring", "claim", "--failed-retention", "1h")
+    assert bad.code == 2 and "there are no failed jobs in the claim ring" in bad.err

@@ -131,5 +131,9 @@ def test_the_examples_of_the_guide_make_dags() -> None:
         names: dict[str, Any] = {}
         exec(compile(block, "docs/how-to/airflow.md", "exec"), names)
         made[names["dag"].dag_id] = [task.task_id for task in names["dag"].tasks]
+    rings = ["rotate_lease", "prune_lease", "rotate_claim", "prune_claim"]
     tasks = ["rescue", "rotate", "prune"]
-    assert made == {"parkkeeper_queue_maintenance": [*tasks, "purge_dead_letters"], "orders_queue": tasks}
+    assert made == {
+        "parkkeeper_queue_maintenance": [*tasks, "purge_dead_letters", *rings],
+        "orders_queue": [*tasks, *rings],
+    }

@@ -228,3 +228,24 @@ def test_refuses_a_bad_argument_and_changes_nothing(
     assert isinstance(ran.error, AirflowFailException)
     assert message in str(ran.error)
     assert storage.queue_counts("letters") == before
+
+
+def test_the_ring_of_claims_is_turned_when_it_is_named(storage: QueueStorage, migrated: str) -> None:
+    end_jobs(storage, completed=2)
+    turned = run_task(
+        lambda: RotateRingOperator(task_id="rotate", namespace=migrated, ring="{{ dag_run.conf.ring }}"),
+        conf={"ring": "claim"},
+    )
+    cleared = run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, ring="claim"))
+
+    expected = {**NOTHING, "pruned_failed_total": 0}
+    assert turned.xcoms == {"outcome": "rotated", **expected, "slot": 1, "generation": 1}
+    assert cleared.xcoms == {"outcome": "pruned", **expected, "slot": 0, "generation": 0}
+    assert storage.rotate().slot == 1  # the queue's own ring stood still
+
+
+@pytest.mark.parametrize("operator", [RotateRingOperator, PruneWithCarryOperator])
+def test_a_ring_that_there_is_not_fails_the_task_for_good(migrated: str, operator: type) -> None:
+    ran = run_task(lambda: operator(task_id="turn", namespace=migrated, ring="leases"))
+    assert isinstance(ran.error, AirflowFailException)
+    assert "ring 'leases' is refused: any of queue, lease, claim" in str(ran.error)

@@ -9,6 +9,7 @@ import pytest
 
 from parkkeeper.migrations import migrate
 from parkkeeper.queue import QueueStorage
+from ringside import keep_claims
 
 
 @pytest.fixture
@@ -16,3 +17,9 @@ def storage(connection: psycopg.Connection[Any], namespace: str) -> QueueStorage
     """The queue of a fresh namespace."""
     migrate(connection, namespace, "queue", queue_slots=4)
     return QueueStorage(connection, namespace)
+
+
+@pytest.fixture
+def claims_kept(storage: QueueStorage) -> None:
+    """Claims that leave with their slot are remembered, for the oracle of the counts."""
+    keep_claims(storage)

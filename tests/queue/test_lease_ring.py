@@ -152,7 +152,9 @@ def test_extensions_that_come_before_the_locks_are_moved_too(
     storage.complete(done)
     storage.rotate(ring="lease")
 
-    with held(lambda: storage.prune_oldest(ring="lease"), Gate(storage, "queue/lease_ring", statement)) as prune:
+    with held(
+        lambda: storage.prune_oldest(ring="lease"), Gate(storage, "queue/lease_ring", statement)
+    ) as prune:
         assert other.extend(claims[1:], HOUR) == 1
         assert other.rescue() == RescueOutcome(0, 0)
 
@@ -195,7 +197,9 @@ def test_the_lease_ring_and_the_claim_ring_are_pruned_at_once_without_a_deadlock
         assert storage.rotate(ring=ring).outcome == "rotated"
 
     # The locks on claims come first in both, so the one that is second waits with nothing that the first one wants.
-    with held(lambda: storage.prune_oldest(ring="lease"), Gate(storage, "queue/lease_ring", "carry")) as prune:
+    with held(
+        lambda: storage.prune_oldest(ring="lease"), Gate(storage, "queue/lease_ring", "carry")
+    ) as prune:
         assert other.prune_oldest(ring="claim").reason == "slot"
 
     assert prune.result(SOON).outcome == "pruned"

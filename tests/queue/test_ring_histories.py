@@ -11,16 +11,13 @@ from hypothesis import strategies as st
 
 from parkkeeper.queue import ClaimedJob, QueueStorage
 from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RescueOutcome
-from ringside import age, differences, keep_claims, pruned, query, run_out, terminal
+from ringside import age, differences, pruned, query, run_out, terminal
 
 FLOOR = timedelta(hours=72)
 SLOTS = 4
 
 
-@pytest.fixture
-def storage(storage: QueueStorage) -> QueueStorage:
-    keep_claims(storage)
-    return storage
+pytestmark = pytest.mark.usefixtures("claims_kept")
 
 
 @dataclass

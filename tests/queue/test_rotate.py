@@ -86,10 +86,13 @@ def test_a_ring_without_an_empty_slot_is_busy(storage: QueueStorage) -> None:
         storage.enqueue("q", "work")
         assert storage.rotate().outcome == "rotated"
     before = snapshot(storage)
+    ran: list[str] = []
+    on_statement(storage, "queue/ring", before=ran.append)
 
     outcome = storage.rotate()
 
     assert (outcome.outcome, outcome.slot, outcome.generation) == ("skipped_busy", 3, 3)
+    assert ran[-1] == "look", "that it is busy was to be seen without a lock"
     assert snapshot(storage) == before
 
 

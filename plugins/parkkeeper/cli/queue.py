@@ -31,6 +31,14 @@ app.add_typer(dead_letters.app, name="dlq")
 
 Queue = Annotated[str, typer.Option("--queue", "-q", metavar="QUEUE", help="The queue's name.")]
 OptionalQueue = Annotated[str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue.")]
+RingName = Annotated[
+    str,
+    typer.Option(
+        "--ring",
+        metavar="RING",
+        help="queue (jobs and their history), lease or claim (what workers have in hand).",
+    ),
+]
 LockTimeout = Annotated[
     timedelta,
     typer.Option(
@@ -283,25 +291,27 @@ def rescue(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> Non
 @app.command()
 def rotate(
     namespace: NamespaceName,
+    ring: RingName = "queue",
     lock_timeout: LockTimeout = LOCK_TIMEOUT,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
-    """Seal the current slot of the ring and open an empty one.
+    """Seal the current slot of a ring and open an empty one.
 
-    The outcome is a word, and exit code 0 whichever it is: `rotated`; `skipped_idle` (the ring is empty);
+    The outcome is a word, and exit code 0 whichever it is: `rotated`; `skipped_idle` (nothing to seal a slot for);
     `skipped_busy` (no slot is empty: prune first); `blocked` (a lock was not had: try again).
 
     Example: `parkkeeper queue rotate -n jobs`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
-        outcome = QueueStorage(connection, space).rotate(lock_timeout=lock_timeout)
+        outcome = QueueStorage(connection, space).rotate(ring=ring, lock_timeout=lock_timeout)
     emit(outcome, as_json=json)
 
 
 @app.command()
 def prune(
     namespace: NamespaceName,
+    ring: RingName = "queue",
     failed_retention: Annotated[
         timedelta | None,
         typer.Option(
@@ -322,7 +332,7 @@ def prune(
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
-    """Reclaim the oldest slot that is no longer in use; failed jobs inside their retention are carried on.
+    """Reclaim the oldest slot of a ring that is no longer in use; failed jobs inside their retention are carried on.
 
     The outcome is a word, and exit code 0 whichever it is: `pruned`; `noop` (nothing to reclaim); `blocked` (a lock
     was not had: try again); `skipped_active` (jobs of the sealed slots still wait or run, see reason and count).
@@ -332,9 +342,13 @@ def prune(
     """
     with ready(dsn, namespace, "queue") as (connection, space):
         outcome = QueueStorage(connection, space).prune_oldest(
-            failed_retention, dry_run=dry_run, max_pruned_failed=max_pruned_failed, lock_timeout=lock_timeout
+            failed_retention,
+            ring=ring,
+            dry_run=dry_run,
+            max_pruned_failed=max_pruned_failed,
+            lock_timeout=lock_timeout,
         )
-    emit(outcome, as_json=json, notes=_pruned(outcome, dry_run))
+    emit(outcome, as_json=json, notes=_pruned(outcome, dry_run) if ring == "queue" else [])
 
 
 def _pruned(outcome: PruneOutcome, dry_run: bool) -> list[str]:

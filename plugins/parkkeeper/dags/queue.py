@@ -22,12 +22,13 @@ Look after a queue namespace: take back jobs of dead workers, open the ring's ne
 their slot. `rotate` opens an empty slot for new jobs. `prune` then reclaims, oldest first, each sealed slot that
 nothing uses any more; a failed job inside its retention is carried on and stays retryable, one past it is dropped and
 counted in `pruned_failed_total` for ever. `purge_dead_letters` deletes dead letters that are older than their queue
-wants to keep them. Nothing to do, or locks that another session holds, is a success
-with that `outcome`.
+wants to keep them. The rings of leases and of claims, which hold no jobs, are turned beside that: `rotate_lease`,
+`prune_lease`, `rotate_claim`, `prune_claim`. Nothing to do, or locks that another session holds, is a success with that
+`outcome`.
 
 **Parameters**: `namespace`; `failed_retention_seconds` (none: what the namespace says); `max_pruned_failed`,
 above which a slot is left alone and the run fails; `lock_timeout_seconds`; `dry_run`, which reports what
-`prune` would do, changes nothing and leaves the other tasks out.
+the prunes would do, changes nothing and leaves the other tasks out.
 """
 
 
@@ -39,7 +40,7 @@ def _leave_out_of_a_dry_run(context: Context) -> None:
 def parkkeeper_queue_maintenance(
     *, namespace: str | None = None, conn_id: str | None = None, schedule: str | None = "*/5 * * * *"
 ) -> DAG:
-    """Return the DAG ``parkkeeper_queue_maintenance``: rescue, then rotate and prune, and a purge of dead letters.
+    """Return the DAG ``parkkeeper_queue_maintenance``: rescue, rotate and prune each ring, purge dead letters.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def parkkeeper_queue_maintenance(
                 False,
                 type="boolean",
                 title="Dry run",
-                description="Report what prune would do and change nothing.",
+                description="Report what the prunes would do and change nothing.",
             ),
         },
     )
@@ -119,4 +120,22 @@ def parkkeeper_queue_maintenance(
         rescue >> rotate >> prune
         # Beside the ring, which neither waits for it nor keeps it waiting.
         rescue >> purge
+        # Beside the queue's own ring: whichever of the three fails, the others turn, and the run fails.
+        for ring in ("lease", "claim"):
+            rotate_other = RotateRingOperator(
+                task_id=f"rotate_{ring}",
+                ring=ring,
+                pre_execute=_leave_out_of_a_dry_run,
+                execution_timeout=timedelta(minutes=1),
+                **defaults,
+            )
+            prune_other = PruneWithCarryOperator(
+                task_id=f"prune_{ring}",
+                ring=ring,
+                dry_run="{{ params.dry_run }}",
+                trigger_rule="none_failed",
+                execution_timeout=timedelta(minutes=5),
+                **defaults,
+            )
+            rescue >> rotate_other >> prune_other
     return dag

@@ -19,6 +19,7 @@ from parkkeeper.operators import arguments
 from parkkeeper.operators.base import Figures, ParkkeeperOperator, Work
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.outcomes import PruneOutcome
+from parkkeeper.queue.ring import checked_ring
 
 #: A ring has no more slots than this; a prune that has done so many leaves the rest to the next run.
 MOST_SLOTS = 256
@@ -81,40 +82,48 @@ class PurgeDeadLettersOperator(ParkkeeperOperator):
 
 
 class RingOperator(ParkkeeperOperator):
-    """An action on the queue's ring.
+    """An action on a ring of the queue.
 
     Parameters
     ----------
+    ring
+        ``queue`` (jobs and their history), ``lease`` or ``claim`` (what workers have in hand).
     lock_timeout
         How long to wait for the ring's locks before the outcome is ``blocked``: a timedelta or seconds, 5 s
         at most, since everybody who reads the slot waits as long.
     """
 
-    template_fields: Sequence[str] = (*ParkkeeperOperator.template_fields, "lock_timeout")
+    template_fields: Sequence[str] = (*ParkkeeperOperator.template_fields, "ring", "lock_timeout")
     requires = "queue"
 
     def __init__(
-        self, *, lock_timeout: timedelta | float | str = timedelta(milliseconds=50), **kwargs: Any
+        self,
+        *,
+        ring: str = "queue",
+        lock_timeout: timedelta | float | str = timedelta(milliseconds=50),
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.ring = ring
         self.lock_timeout = lock_timeout
 
 
 class RotateRingOperator(RingOperator):
-    """Open the next empty slot of the ring and seal the current one.
+    """Open the next empty slot of a ring and seal the current one.
 
-    `outcome` is ``rotated``, ``skipped_busy`` (no other slot is empty), ``skipped_idle`` (the ring holds
-    nothing) or ``blocked``. `slot` and `generation` are those that were opened, null if none was.
+    `outcome` is ``rotated``, ``skipped_busy`` (no other slot is empty), ``skipped_idle`` (there is nothing to
+    seal a slot for) or ``blocked``. `slot` and `generation` are those that were opened, null if none was.
     """
 
     outcomes = ("rotated", "skipped_busy", "skipped_idle", "blocked")
 
     def prepare(self, namespace: Namespace) -> Work:
         """Validate the arguments and return the rotation."""
+        ring = checked_ring(self.ring)
         lock_timeout = arguments.duration("lock_timeout", self.lock_timeout)
 
         def work(connection: psycopg.Connection[Any]) -> Figures:
-            done = QueueStorage(connection, namespace).rotate(lock_timeout=lock_timeout)
+            done = QueueStorage(connection, namespace).rotate(ring=ring, lock_timeout=lock_timeout)
             figures = _ring_figures(connection, namespace, done.outcome)
             if done.outcome == "rotated":
                 figures |= {"slot": done.slot, "generation": done.generation}
@@ -124,11 +133,12 @@ class RotateRingOperator(RingOperator):
 
 
 class PruneWithCarryOperator(RingOperator):
-    """Reclaim sealed slots, oldest first, until none is left; carry failed jobs inside their retention.
+    """Reclaim sealed slots of a ring, oldest first, until none is left; carry failed jobs inside their retention.
 
     `outcome` is ``pruned`` if any slot was; else ``noop``, ``blocked`` or ``skipped_active`` (every sealed
     slot is still in use). The other figures are sums over the slots; `slot` and `generation` are those of the
-    last one, null if none.
+    last one, null if none. With another `ring` than the queue's there are no failed jobs to speak of: the
+    arguments about them are refused and the figures are 0.
 
     Parameters
     ----------
@@ -173,6 +183,7 @@ class PruneWithCarryOperator(RingOperator):
         dry_run = arguments.flag("dry_run", self.is_dry_run)
         failed_retention = arguments.optional_duration("failed_retention", self.failed_retention)
         options: dict[str, Any] = {
+            "ring": checked_ring(self.ring),
             "max_pruned_failed": arguments.optional_whole("max_pruned_failed", self.max_pruned_failed, 0),
             "carry_to": arguments.optional_text(self.carry_to),
             "lock_timeout": arguments.duration("lock_timeout", self.lock_timeout),

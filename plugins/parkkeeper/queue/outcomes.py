@@ -16,11 +16,12 @@ class RotateOutcome:
     Attributes
     ----------
     outcome
-        ``rotated``: the next empty slot takes new jobs now. ``skipped_busy``: no other slot is empty.
-        ``skipped_idle``: the ring holds no row; nothing was written. ``blocked``: the lock was not had in
-        time.
+        ``rotated``: the next empty slot takes what is new now. ``skipped_busy``: no other slot is empty.
+        ``skipped_idle``: the ring holds no row, or another ring than the queue's has nothing to seal a slot for;
+        nothing was written. ``blocked``: the lock was not had in time.
     slot, generation
-        Where new jobs go after this call; None when ``blocked``. For people: nothing computes with them.
+        Where new jobs, claims or leases go after this call; None when ``blocked``. For people: nothing computes
+        with them.
     """
 
     outcome: Literal["rotated", "skipped_busy", "skipped_idle", "blocked"]
@@ -67,7 +68,8 @@ class PruneOutcome:
     count
         How many rows or claims of `reason` there are when ``skipped_active``, else 0.
     carried_failed_rows
-        Failed rows inside the retention floor that stand in the live segment now.
+        Failed rows inside the retention floor that stand in the live segment now; like the next two 0 for another
+        ring than the queue's, since no job leaves with it.
     pruned_failed
         Failed rows past the floor that were dropped, and are counted as such for ever.
     pruned_completed

@@ -16,9 +16,9 @@ from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring as rings
 from parkkeeper.queue.errors import ConservationBroken, PruneRefused
+from parkkeeper.queue.other_rings import ClaimSlotPrune, LeaseSlotPrune
 from parkkeeper.queue.outcomes import PruneOutcome
 from parkkeeper.queue.reclaim import SlotPrune
-from parkkeeper.queue.rings import ClaimSlotPrune, LeaseSlotPrune
 from parkkeeper.queue.settings import checked_destination, namespace_settings, retention_seconds
 
 
@@ -67,7 +67,8 @@ def prune_oldest(
     TransactionOpen
         The caller has a transaction open.
     InvalidArgument
-        An argument is out of range, or says something of failed jobs to another ring than the queue's; nothing was sent to the database.
+        An argument is out of range, or speaks of failed jobs where there are none; nothing was sent to the
+        database.
     UnknownNamespace
         The namespace has no queue.
     """
@@ -79,7 +80,9 @@ def prune_oldest(
             ("max_pruned_failed", max_pruned_failed),
         ):
             if value is not None:
-                raise InvalidArgument(f"{name} {value!r} is refused: there are no failed jobs in the {ring} ring")
+                raise InvalidArgument(
+                    f"{name} {value!r} is refused: there are no failed jobs in the {ring} ring"
+                )
         other = ClaimSlotPrune if ring == "claim" else LeaseSlotPrune
         return other(connection, namespace, timeout).oldest(dry_run=dry_run)
     given = None if failed_retention is None else retention_seconds("failed_retention", failed_retention)

@@ -20,6 +20,7 @@ from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring
 from parkkeeper.queue.errors import PruneRefused
 from parkkeeper.queue.outcomes import PruneOutcome
+from parkkeeper.queue.ring import Ring
 
 ACTION = "prune_oldest"
 #: What keeps a prune from any slot, so that there is no use in trying the next one.
@@ -36,6 +37,7 @@ class Stopwatch:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
+        """Count the time of the block as waiting."""
         began = time.perf_counter()
         try:
             yield
@@ -76,7 +78,7 @@ class SlotPrune(ABC):
 
     @abstractmethod
     def keep(
-        self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None, state: ring.Ring
+        self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None, state: Ring
     ) -> PruneOutcome:
         """Move what outlives the slot, and return what the prune will have done."""
 
@@ -88,9 +90,7 @@ class SlotPrune(ABC):
         """Try one slot after the other until one is done; else tell what is most in need of a person."""
         with known_namespace(self.namespace, "queue"):
             try:
-                with ring.maintenance(
-                    self.connection, self.namespace, ACTION, self.lock_timeout
-                ) as cursor:
+                with ring.maintenance(self.connection, self.namespace, ACTION, self.lock_timeout) as cursor:
                     self.learn(cursor)
                     candidates = cursor.execute(self.sql.render("candidates", self.namespace)).fetchall()
             except ring.LOCK_NOT_HAD:
@@ -106,9 +106,7 @@ class SlotPrune(ABC):
         passed: dict[str, PruneOutcome] = {}
         for candidate in candidates:
             try:
-                outcome = attempt(
-                    candidate.slot, candidate.generation, exact="skipped_active" not in passed
-                )
+                outcome = attempt(candidate.slot, candidate.generation, exact="skipped_active" not in passed)
             except PruneRefused as error:
                 refused = refused or error
                 continue

@@ -25,7 +25,11 @@ MAX_LOCK_TIMEOUT = timedelta(seconds=5)
 LOCK_NOT_HAD = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 _SQL = statements("queue/ring")
-_STATEMENTS = {"queue": _SQL, "lease": statements("queue/lease_ring"), "claim": statements("queue/claim_ring")}
+_STATEMENTS = {
+    "queue": _SQL,
+    "lease": statements("queue/lease_ring"),
+    "claim": statements("queue/claim_ring"),
+}
 
 #: The rings of a namespace: jobs and their history; leases; claims. Each turns by itself.
 RINGS = tuple(_STATEMENTS)

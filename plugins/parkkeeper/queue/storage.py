@@ -291,9 +291,7 @@ class QueueStorage:
         """Take back jobs whose lease has run out; see :func:`parkkeeper.queue.leases.rescue`."""
         return leases.rescue(self.connection, self.namespace)
 
-    def rotate(
-        self, *, ring: str = "queue", lock_timeout: timedelta = rings.LOCK_TIMEOUT
-    ) -> RotateOutcome:
+    def rotate(self, *, ring: str = "queue", lock_timeout: timedelta = rings.LOCK_TIMEOUT) -> RotateOutcome:
         """Open the next empty slot of a ring and seal the current one; see :func:`parkkeeper.queue.ring.rotate`."""
         return rings.rotate(self.connection, self.namespace, ring=ring, lock_timeout=lock_timeout)
 
