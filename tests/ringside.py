@@ -64,6 +64,7 @@ def run_out(storage: QueueStorage) -> None:
     """Let time pass for all leases that there are."""
     query(storage, "UPDATE {ns}.lease_claim_batches SET lease_until = lease_until - interval '2 h'")
     query(storage, "UPDATE {ns}.leases SET lease_until = lease_until - interval '2 h'")
+    query(storage, "UPDATE {ns}.running_evacuated SET lease_until = lease_until - interval '2 h'")
 
 
 def terminal(storage: QueueStorage) -> dict[int, tuple[str, int, bool]]:
@@ -105,6 +106,8 @@ WITH claimed AS (
     SELECT ready_slot, lane_id, state::text FROM {ns}.done_entries
     UNION ALL
     SELECT NULL, lane_id, state::text FROM {ns}.deferred_jobs
+    UNION ALL
+    SELECT NULL, lane_id, 'running' FROM {ns}.running_evacuated
     UNION ALL
     SELECT NULL, lane_id, 'dead_lettered' FROM {ns}.dlq_entries
 ), counted AS (

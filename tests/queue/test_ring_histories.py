@@ -45,6 +45,7 @@ class Model:
         self.slots[0].generation = self.generation = 0
         self.deferred: set[int] = set()
         self.letters: set[int] = set()
+        self.outside = Slot()  # Jobs that run outside of the ring.
         self.purged = 0
         self.old: set[int] = set()
         self.dropped = {"failed": 0, "other": 0}
@@ -68,7 +69,16 @@ class Model:
             slot.running[claim.job_id] = claim
 
     def _take_running(self, number: int) -> list[tuple[Slot, ClaimedJob]]:
-        return [(slot, claim) for slot in self.slots for claim in slot.running.values()][:number]
+        places = [self.outside, *self.slots]
+        return [(slot, claim) for slot in places for claim in slot.running.values()][:number]
+
+    def evacuate(self, number: int) -> None:
+        for place, slot in enumerate(self.slots):
+            [(moved,)] = query(self.storage, "SELECT {ns}.evacuate_running(%s, %s)", place, number)
+            assert moved == (0 if place == self.current else min(number, len(slot.running)))
+            for (job_id,) in query(self.storage, "SELECT job_id FROM {ns}.running_evacuated"):
+                if job_id in slot.running:
+                    self.outside.running[job_id] = slot.running.pop(job_id)
 
     def complete(self, number: int) -> None:
         taken = self._take_running(number)
@@ -81,11 +91,11 @@ class Model:
         assert outcomes == ["failed"] * len(taken)
         self._end(taken, "failed")
 
-    @staticmethod
-    def _end(taken: list[tuple[Slot, ClaimedJob]], state: str) -> None:
+    def _end(self, taken: list[tuple[Slot, ClaimedJob]], state: str) -> None:
         for slot, claim in taken:
             del slot.running[claim.job_id]
-            slot.ended[claim.job_id] = (state, False)
+            outside = slot is self.outside
+            (self.slots[self.current] if outside else slot).ended[claim.job_id] = (state, outside)
 
     def bury(self, number: int) -> None:
         self.storage.set_queue("q", dead_letter=True)
@@ -125,7 +135,8 @@ class Model:
         alive = self._take_running(number)
         assert self.storage.extend([claim for _, claim in alive], timedelta(hours=1)) == len(alive)
         kept = {claim.job_id for _, claim in alive}
-        lost = [(slot, job_id) for slot in self.slots for job_id in slot.running if job_id not in kept]
+        places = [self.outside, *self.slots]
+        lost = [(slot, job_id) for slot in places for job_id in slot.running if job_id not in kept]
         assert self.storage.rescue() == RescueOutcome(rescued=len(lost), failed=0)
         for slot, job_id in lost:
             del slot.running[job_id]
@@ -140,6 +151,9 @@ class Model:
                 slot.waiting.discard(job_id)
                 slot.running.pop(job_id, None)
                 slot.ended[job_id] = ("cancelled", wide)
+        for job_id in [*self.outside.running][:number]:
+            assert self.storage.cancel(job_id)
+            self._end([(self.outside, self.outside.running[job_id])], "cancelled")
         for job_id in sorted(self.deferred)[:number]:
             assert self.storage.cancel(job_id)
             self.deferred.remove(job_id)
@@ -271,7 +285,7 @@ class Model:
         assert differences(self.storage) == []
         assert self.storage.queue_counts("q") == QueueCounts(
             available=sum(len(slot.waiting) for slot in self.slots),
-            running=sum(len(slot.running) for slot in self.slots),
+            running=sum(len(slot.running) for slot in [self.outside, *self.slots]),
             terminal=len(places) + self.dropped["other"] + self.dropped["failed"],
             pruned_failed=self.dropped["failed"],
             deferred=len(self.deferred),
@@ -292,7 +306,7 @@ def _reset(storage: QueueStorage) -> None:
         "TRUNCATE {ns}.ready_entries, {ns}.ready_tombstones, {ns}.done_entries, {ns}.queue_terminal_count_deltas,"
         " {ns}.queue_terminal_live_counts, {ns}.queue_terminal_rollups, {ns}.lease_claim_batches,"
         " {ns}.lease_claim_closures, {ns}.leases, {ns}.lease_watermarks, {ns}.deferred_jobs, {ns}.dlq_entries,"
-        " {ns}.queue_lanes, {ns}.kept_batches, {ns}.kept_closures",
+        " {ns}.running_evacuated, {ns}.queue_lanes, {ns}.kept_batches, {ns}.kept_closures",
     )
     query(storage, "UPDATE {ns}.queue_ring_state SET current_slot = 0, generation = 0")
     query(
@@ -306,7 +320,7 @@ def _reset(storage: QueueStorage) -> None:
 # Steps that lead somewhere stand among those that may do nothing, so that short histories get far.
 STEPS = ["enqueue", "claim", "complete", "fail", "defer", "rescue", "cancel", "grow_old", "rotate", "prune"]
 STEPS += ["retry", "failures", "successes", "losses", "lap", "failures", "successes", "lap", "grow_old"]
-STEPS += ["bury", "deaths", "exhume", "purge"]
+STEPS += ["bury", "deaths", "exhume", "purge", "evacuate", "evacuate"]
 STEPS += ["turn_claims", "turn_leases", "turn_claims"]
 HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_size=8, max_size=40)
 

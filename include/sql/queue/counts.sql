@@ -75,6 +75,8 @@ SELECT ready_slot, lane_id, state, 0, sum(jobs)
         UNION ALL
         SELECT -1000, lane_id, 'dead_lettered', count(*) FROM {schema}.dlq_entries GROUP BY lane_id
         UNION ALL
+        SELECT -1000, lane_id, 'running', count(*) FROM {schema}.running_evacuated GROUP BY lane_id
+        UNION ALL
         SELECT ready_slot, lane_id, state, -sum(delta) FROM {schema}.queue_terminal_count_deltas
          GROUP BY ready_slot, lane_id, state) AS counted
  GROUP BY ready_slot, lane_id, state

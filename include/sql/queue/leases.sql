@@ -10,6 +10,9 @@ SELECT {schema}.watch_leases(%(limit)s::integer)
 -- name: clock
 SELECT clock_timestamp()
 
+-- name: rescue_evacuated
+SELECT rescued, failed, dead_lettered FROM {schema}.rescue_evacuated(%(now)s::timestamptz, %(limit)s::integer)
+
 -- name: rescue
 SELECT rescued, failed, dead_lettered, last_until, last_lease
   FROM {schema}.rescue_jobs(%(now)s::timestamptz, coalesce(%(after_until)s::timestamptz, '-infinity'),

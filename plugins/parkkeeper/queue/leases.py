@@ -68,6 +68,14 @@ def rescue(connection: psycopg.Connection[Any], namespace: Namespace) -> RescueO
     while True:
         place = {"now": now, "after_until": last_until, "after_lease": last_lease, "limit": RESCUED}
         [(back, ended, buried, last_until, last_lease)] = call(connection, namespace, _SQL, "rescue", place)
-        if last_until is None:
-            return RescueOutcome(rescued, failed, dead_lettered)
         rescued, failed, dead_lettered = rescued + back, failed + ended, dead_lettered + buried
+        if last_until is None:
+            break
+    taken = RESCUED
+    while taken == RESCUED:
+        [(back, ended, buried)] = call(
+            connection, namespace, _SQL, "rescue_evacuated", {"now": now, "limit": RESCUED}
+        )
+        taken = back + ended + buried
+        rescued, failed, dead_lettered = rescued + back, failed + ended, dead_lettered + buried
+    return RescueOutcome(rescued, failed, dead_lettered)
