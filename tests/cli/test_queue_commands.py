@@ -469,7 +469,7 @@ def test_dead_letters_are_listed_put_back_and_purged(run, jobs: str, connection)
     text = run("queue", "dlq", "list", "-n", jobs)
     assert "welcome" in text.out and "rosebud" not in text.out + json.dumps(listed)
 
-    one = run("queue", "dlq", "retry", "-n", jobs, "--id", ids[0], "--id", 10**12, "--json").json
+    one = run("queue", "dlq", "retry", "-n", jobs, "--ids", f"{ids[0]},{10**12}", "--json").json
     assert list(one) == keys(RetryDeadLettersOutcome)
     assert one == {"retried": [ids[0]], "matched": 1, "conflicts": [], "raced": 0}
     soon = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
@@ -500,3 +500,21 @@ def test_the_ring_of_claims_is_turned_when_it_is_named(run, jobs: str) -> None:
     assert run("queue", "prune", "-n", jobs, "--ring", "lease", "--json").json["outcome"] == "noop"
     bad = run("queue", "prune", "-n", jobs, "--ring", "claim", "--failed-retention", "1h")
     assert bad.code == 2 and "there are no failed jobs in the claim ring" in bad.err
+
+
+def test_failed_jobs_are_put_back_by_their_ids(run, jobs: str, failed: list[int]) -> None:
+    done = run(
+        "queue", "retry-failed", "-n", jobs, "--ids", f"{failed[1]}, {failed[0]},{10**12}", "--json"
+    ).json
+    assert list(done) == keys(RetryFailedOutcome)
+    assert done == {
+        "retried": failed[:2],
+        "matched": 2,
+        "pruned_failed_count": None,
+        "conflicts": [],
+        "raced": 0,
+    }
+    refused = "whole numbers with commas between them"
+    assert refused in run("queue", "retry-failed", "-n", jobs, "--ids", "7;8").failed(2)
+    assert "alone" in run("queue", "retry-failed", "-n", jobs, "--ids", "7", "--limit", 1).failed(2)
+    assert "one of --queue" in run("queue", "retry-failed", "-n", jobs, "--ids", "7", "-q", "mail").failed(2)

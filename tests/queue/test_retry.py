@@ -94,6 +94,51 @@ def test_by_kind_all_queues_are_searched_and_no_pruned_figure_is_made_up(storage
     assert storage.retry_failed_by_kind("no such kind").matched == 0
 
 
+def test_by_id_those_that_are_failed_are_put_back_wherever_they_stand(storage: QueueStorage) -> None:
+    carried = end_jobs(storage, 2)
+    storage.rotate()
+    prune_all(storage)
+    narrow = end_jobs(storage, 2, queue="r")
+    completed = end_jobs(storage, 1, state="completed")
+    storage.set_queue("s", dead_letter=True)
+    letter = storage.enqueue("s", "work")
+    storage.fail(storage.claim("s")[0], "no such file", terminal=True)
+    ids = [narrow[0], *completed, letter, 10**12, carried[1], narrow[0]]
+
+    outcome = storage.retry_failed(ids)
+
+    assert outcome == RetryFailedOutcome([carried[1], narrow[0]], 2, None, [], 0)
+    assert storage.retry_failed(ids) == storage.retry_failed([]) == RetryFailedOutcome([], 0, None, [], 0)
+    assert [storage.queue_counts(queue).failed for queue in "qr"] == [1, 1]
+    assert differences(storage) == []
+
+
+def test_by_id_a_carry_in_between_loses_nothing_and_a_job_that_is_gone_is_raced(
+    storage: QueueStorage, other: QueueStorage
+) -> None:
+    jobs = end_jobs(storage, 3)
+    age(storage, jobs[:1], timedelta(days=4))
+    storage.rotate()
+    with held(lambda: storage.retry_failed(jobs), Gate(storage, "queue/retry", "hold_pruners")) as retry:
+        assert other.prune_oldest().carried_failed_rows == 2
+    assert retry.result() == RetryFailedOutcome(jobs[1:], 3, None, [], 1)
+    assert differences(other) == []
+
+
+def test_by_id_history_is_not_scanned(storage: QueueStorage) -> None:
+    end_jobs(storage, 200, state="completed")
+    values = {"queue": None, "kind": None, "finalized_from": None, "finalized_before": None, "limit": None}
+    with storage.connection.transaction(force_rollback=True):
+        texts = statements("queue/retry")
+        storage.connection.execute(texts.render("probe_by_key", storage.namespace))
+        lines = texts.render("matching", storage.namespace).split(b"\n")
+        statement = b"\n".join(line for line in lines if not line.startswith(b"--"))
+        plan = storage.connection.execute(b"EXPLAIN " + statement, values | {"job_ids": [1, 2]}).fetchall()
+    text = "\n".join(row[0] for row in plan)
+    assert "Index Scan using done_entries_0_lane_id_finalized_at_idx" in text
+    assert "Seq Scan on done_entries" not in text
+
+
 def test_a_window_takes_jobs_from_its_first_moment_up_to_its_last(storage: QueueStorage) -> None:
     jobs = end_jobs(storage, 4)
     [(now,)] = query(storage, "SELECT date_trunc('second', now())")
@@ -289,6 +334,9 @@ def test_arguments_that_cannot_be_meant_are_refused_by_name(storage: QueueStorag
     for limit in (0, -1, 1.0, True, 2**63):
         with pytest.raises(InvalidArgument, match="limit"):
             storage.retry_failed_by_queue("q", limit=limit)  # type: ignore[arg-type]
+    for job_ids in (7, "7", [0], [True], [2**63]):
+        with pytest.raises(InvalidArgument, match="job_ids"):
+            storage.retry_failed(job_ids)  # type: ignore[arg-type]
     for field in ("finalized_from", "finalized_before"):
         with pytest.raises(InvalidArgument, match=f"{field} .* with a time zone"):
             storage.retry_failed_by_queue("q", **{field: datetime(2026, 1, 1)})  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ SELECT done.ready_slot, done.lane_id, done.lane_seq, lane.queue
  WHERE done.state = 'failed'
    AND (%(queue)s::text IS NULL OR lane.queue = %(queue)s)
    AND (%(kind)s::text IS NULL OR done.kind = %(kind)s)
+   AND (%(job_ids)s::bigint[] IS NULL OR done.job_id = ANY (%(job_ids)s::bigint[]))
    AND done.finalized_at >= coalesce(%(finalized_from)s::timestamptz, '-infinity')
    AND done.finalized_at < coalesce(%(finalized_before)s::timestamptz, 'infinity')
  ORDER BY done.finalized_at, done.lane_seq

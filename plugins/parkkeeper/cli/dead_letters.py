@@ -9,7 +9,7 @@ import typer
 
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
 from parkkeeper.cli.output import emit
-from parkkeeper.cli.parsing import duration, moment
+from parkkeeper.cli.parsing import duration, moment, numbers
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.dead_letters import list_dead_letters
 
@@ -42,10 +42,7 @@ def retry(
     namespace: NamespaceName,
     queue: OnlyQueue = None,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind.")] = None,
-    ids: Annotated[
-        list[int] | None,
-        typer.Option("--id", metavar="ID", help="Only this job; may be given several times."),
-    ] = None,
+    ids: Annotated[str | None, typer.Option(metavar="ID,ID,...", help="Only these jobs, e.g. 7,8,9.")] = None,
     dead_from: Annotated[
         datetime | None,
         typer.Option(
@@ -71,7 +68,12 @@ def retry(
     """
     with ready(dsn, namespace, "queue") as (connection, space):
         outcome = QueueStorage(connection, space).retry_dead_letters(
-            queue, kind=kind, ids=ids or None, dead_from=dead_from, dead_before=dead_before, limit=limit
+            queue,
+            kind=kind,
+            ids=numbers("--ids", ids),
+            dead_from=dead_from,
+            dead_before=dead_before,
+            limit=limit,
         )
     emit(outcome, as_json=json)
 

@@ -46,6 +46,16 @@ def _no_zone(found: datetime) -> datetime:
     raise ValueError(found)
 
 
+def numbers(field: str, text: str | None) -> list[int] | None:
+    """Read whole numbers with commas between them; None when there is no text."""
+    if text is None:
+        return None
+    found = text.split(",")
+    if not all(number.strip().isascii() and number.strip().isdecimal() for number in found):
+        raise typer.BadParameter("whole numbers with commas between them, e.g. 7,8,9", param_hint=field)
+    return [int(number) for number in found]
+
+
 def json_object(text: str | bytes) -> dict[str, Any]:
     """Read one JSON object.
 

@@ -14,7 +14,7 @@ from parkkeeper.cli import dead_letters
 from parkkeeper.cli.lines import batches, opened
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
 from parkkeeper.cli.output import emit
-from parkkeeper.cli.parsing import attribute, duration, json_object, moment
+from parkkeeper.cli.parsing import attribute, duration, json_object, moment, numbers
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import QueueStorage
@@ -369,6 +369,9 @@ def retry_failed(
     kind: Annotated[
         str | None, typer.Option(metavar="KIND", help="Only this kind, in whatever queue.")
     ] = None,
+    ids: Annotated[
+        str | None, typer.Option(metavar="ID,ID,...", help="Only these jobs, in whatever queue, e.g. 7,8,9.")
+    ] = None,
     finalized_from: Annotated[
         datetime | None,
         typer.Option(
@@ -389,23 +392,28 @@ def retry_failed(
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
-    """Put failed jobs back, as new: attempts and clocks are reset. Give either --queue or --kind.
+    """Put failed jobs back, as new: attempts and clocks are reset. Give one of --queue, --kind and --ids.
 
     `raced` counts those that were gone when their turn came; `conflicts` lists those whose unique key another job
     holds now: they stay failed.
 
     Example: `parkkeeper queue retry-failed -n jobs -q mail --finalized-from 2026-01-31T00:00:00Z`
     """
-    if (queue is None) == (kind is None):
-        raise InvalidArgument("give either --queue or --kind")
+    if [queue, kind, ids].count(None) != 2:
+        raise InvalidArgument("give one of --queue, --kind and --ids")
     window: dict[str, Any] = {
         "finalized_from": finalized_from,
         "finalized_before": finalized_before,
         "limit": limit,
     }
+    job_ids = numbers("--ids", ids)
+    if job_ids is not None and any(value is not None for value in window.values()):
+        raise InvalidArgument("--ids says which jobs, alone: no window and no limit beside it")
     with ready(dsn, namespace, "queue") as (connection, space):
         storage = QueueStorage(connection, space)
-        if queue is not None:
+        if job_ids is not None:
+            outcome = storage.retry_failed(job_ids)
+        elif queue is not None:
             outcome = storage.retry_failed_by_queue(queue, **window)
         else:
             outcome = storage.retry_failed_by_kind(str(kind), **window)

@@ -5,7 +5,7 @@ See ``docs/adr/0001-failed-retention-floor.md``: what was dropped past its reten
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from parkkeeper.database import known_namespace, retried, statements, transactio
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue import counts, ring
+from parkkeeper.queue import arguments, counts, ring
 from parkkeeper.queue.errors import ConservationBroken
 from parkkeeper.queue.outcomes import RetryFailedOutcome
 
@@ -88,12 +88,29 @@ def retry_failed_by_kind(
     return _retry(connection, namespace, wanted)
 
 
+def retry_failed(
+    connection: psycopg.Connection[Any], namespace: Namespace, job_ids: Collection[int]
+) -> RetryFailedOutcome:
+    """Put those of the jobs back that are failed; otherwise as :func:`retry_failed_by_queue`.
+
+    The cost grows with the failed jobs in the ring, not with its history. Dead letters have a retry of their own.
+
+    Returns
+    -------
+    RetryFailedOutcome
+        `matched` counts those of the ids that were found failed; the others are in no figure. `pruned_failed_count` is
+        None: the ids belong to no one queue.
+    """
+    wanted = _filter() | {"job_ids": arguments.job_ids("job_ids", job_ids)}
+    return _retry(connection, namespace, wanted)
+
+
 def _filter(
-    queue: str | None,
-    kind: str | None,
-    finalized_from: datetime | None,
-    finalized_before: datetime | None,
-    limit: int | None,
+    queue: str | None = None,
+    kind: str | None = None,
+    finalized_from: datetime | None = None,
+    finalized_before: datetime | None = None,
+    limit: int | None = None,
 ) -> dict[str, Any]:
     for field, value in (("finalized_from", finalized_from), ("finalized_before", finalized_before)):
         if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
@@ -106,6 +123,7 @@ def _filter(
         "finalized_from": finalized_from,
         "finalized_before": finalized_before,
         "limit": limit,
+        "job_ids": None,
     }
 
 
@@ -133,6 +151,9 @@ def _retry(
 
 def _scan(connection: psycopg.Connection[Any], namespace: Namespace, wanted: dict[str, Any]) -> list[Any]:
     with transaction(connection, _ACTION), connection.cursor(row_factory=namedtuple_row) as cursor:
+        if wanted["job_ids"] is not None:
+            # Nothing but the index of failed rows: no index has ids of ended jobs, and history is long.
+            cursor.execute(_SQL.render("probe_by_key", namespace))
         return cursor.execute(_SQL.render("matching", namespace), wanted).fetchall()
 
 

@@ -364,6 +364,10 @@ class QueueStorage:
             limit=limit,
         )
 
+    def retry_failed(self, job_ids: Collection[int]) -> RetryFailedOutcome:
+        """Put those of the jobs back, as new, that are failed; see :func:`parkkeeper.queue.retry.retry_failed`."""
+        return retry.retry_failed(self.connection, self.namespace, job_ids)
+
     def retry_dead_letters(
         self,
         queue: str | None = None,
