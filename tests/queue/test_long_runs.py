@@ -186,6 +186,22 @@ def test_one_call_ends_claims_of_a_batch_on_both_sides(storage: QueueStorage) ->
     assert differences(storage) == []
 
 
+def test_the_claim_of_an_earlier_attempt_ends_nothing_outside_of_the_ring(storage: QueueStorage) -> None:
+    storage.enqueue("q", "work")
+    [stale] = storage.claim("q")
+    run_out(storage)
+    assert storage.rescue() == RescueOutcome(1, 0, 0)
+    query(storage, "UPDATE {ns}.deferred_jobs SET run_at = now() - interval '1 s'")
+    [claim] = storage.claim("q")
+    storage.rotate()
+    assert evacuate(storage) == 1
+    assert storage.complete([stale]) == storage.extend([stale], HOUR) == 0
+    assert storage.fail(stale, "late") is None and storage.snooze([stale], stale.lease_until) == 0
+    assert away(storage) == [claim.job_id]
+    assert storage.complete([stale, claim]) == 1
+    assert differences(storage) == []
+
+
 def test_jobs_of_the_current_slot_are_left(storage: QueueStorage) -> None:
     storage.enqueue("q", "work")
     storage.claim("q")
