@@ -106,7 +106,9 @@ def test_a_dry_run_of_queue_maintenance_changes_nothing(
     state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=migrated, dry_run=True)
 
     assert state == "success"
-    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PURGE], "skipped") | dict.fromkeys(PRUNES, "success")
+    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PURGE], "skipped") | dict.fromkeys(
+        PRUNES, "success"
+    )
     assert (figures["prune"]["outcome"], figures["prune"]["pruned_completed"]) == ("pruned", 1)
     assert storage.rotate().generation == 2
     assert storage.prune_oldest().pruned_completed == 1
