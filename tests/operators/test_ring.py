@@ -249,3 +249,19 @@ def test_a_ring_that_there_is_not_fails_the_task_for_good(migrated: str, operato
     ran = run_task(lambda: operator(task_id="turn", namespace=migrated, ring="leases"))
     assert isinstance(ran.error, AirflowFailException)
     assert "ring 'leases' is refused: any of queue, lease, claim" in str(ran.error)
+
+
+def test_a_prune_waits_for_snapshots_when_asked(
+    storage: QueueStorage, migrated: str, connect: Callable[..., psycopg.Connection]
+) -> None:
+    end_jobs(storage, completed=1)
+    storage.rotate()
+    reader = connect()
+    reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    reader.execute("SELECT 1")
+    ran = run_task(
+        lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, wait_for_snapshots="true")
+    )
+    assert ran.xcoms == {"outcome": "skipped_active", **NOTHING, "pruned_failed_total": 0}
+    reader.execute("COMMIT")
+    assert storage.prune_oldest().pruned_completed == 1

@@ -12,6 +12,21 @@ SELECT set_config('lock_timeout', %(lock_timeout)s, true) AS lock_timeout, set_c
 -- A rehearsal could not write if it tried.
 SET TRANSACTION READ ONLY
 
+-- name: look_anew
+-- Within a transaction the server shows other sessions as they were when it was first asked.
+SELECT pg_stat_clear_snapshot()
+
+-- name: open_snapshots
+-- Other sessions of this database that hold a snapshot. The type and the times of another role's are hidden from us, unless we
+-- may read all statistics; that there is a snapshot is not.
+SELECT pid, backend_xmin::text AS xmin, xact_start
+  FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL
+   AND coalesce(backend_type, 'client backend') = 'client backend'
+
+-- name: prepared_transactions
+SELECT count(*) AS count FROM pg_prepared_xacts WHERE database = current_database()
+
 -- name: try_action
 -- One maintainer an action: a second one is told so at once instead of waiting for the first.
 SELECT pg_try_advisory_xact_lock(%(key)s) AS granted

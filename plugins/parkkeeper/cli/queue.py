@@ -329,6 +329,14 @@ def prune(
         bool, typer.Option("--dry-run", help="Show what would be done; locks and writes nothing.")
     ] = False,
     lock_timeout: LockTimeout = LOCK_TIMEOUT,
+    wait_for_snapshots: Annotated[
+        bool,
+        typer.Option(
+            "--wait-for-snapshots",
+            help="Stand down (`skipped_active`, `old_snapshot`) while a transaction of this database keeps a snapshot "
+            "from before the prune.",
+        ),
+    ] = False,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
@@ -347,6 +355,7 @@ def prune(
             dry_run=dry_run,
             max_pruned_failed=max_pruned_failed,
             lock_timeout=lock_timeout,
+            wait_for_snapshots=wait_for_snapshots,
         )
     emit(outcome, as_json=json, notes=_pruned(outcome, dry_run) if ring == "queue" else [])
 

@@ -151,6 +151,9 @@ class PruneWithCarryOperator(RingOperator):
         Where the failed jobs move; None: what the namespace says.
     dry_run
         Report what the next prune would do, and do nothing.
+    wait_for_snapshots
+        Prune nothing while a transaction of the database keeps a snapshot from before: the outcome is
+        ``skipped_active``.
     """
 
     template_fields: Sequence[str] = (
@@ -159,6 +162,7 @@ class PruneWithCarryOperator(RingOperator):
         "max_pruned_failed",
         "carry_to",
         "is_dry_run",
+        "wait_for_snapshots",
     )
     outcomes = ("pruned", "noop", "blocked", "skipped_active")
 
@@ -169,6 +173,7 @@ class PruneWithCarryOperator(RingOperator):
         max_pruned_failed: int | str | None = None,
         carry_to: str | None = None,
         dry_run: bool | str = False,
+        wait_for_snapshots: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -177,6 +182,7 @@ class PruneWithCarryOperator(RingOperator):
         self.carry_to = carry_to
         # Not self.dry_run: that is a method of every operator.
         self.is_dry_run = dry_run
+        self.wait_for_snapshots = wait_for_snapshots
 
     def prepare(self, namespace: Namespace) -> Work:
         """Validate the arguments and return the prune."""
@@ -187,6 +193,7 @@ class PruneWithCarryOperator(RingOperator):
             "max_pruned_failed": arguments.optional_whole("max_pruned_failed", self.max_pruned_failed, 0),
             "carry_to": arguments.optional_text(self.carry_to),
             "lock_timeout": arguments.duration("lock_timeout", self.lock_timeout),
+            "wait_for_snapshots": arguments.flag("wait_for_snapshots", self.wait_for_snapshots),
         }
 
         def work(connection: psycopg.Connection[Any]) -> Figures:

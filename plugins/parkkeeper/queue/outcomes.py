@@ -62,11 +62,12 @@ class PruneOutcome:
         The slot that was pruned, blocked or is pinned (the oldest of them), and the opening of the ring that
         it belonged to; None when there is none.
     reason
-        What pins the slot when ``skipped_active``: ``ready_rows`` (jobs that wait in it) or ``open_claims``
-        (jobs of it that run); what was not had when ``blocked``: ``prune`` (another prune runs),
+        What pins the slot when ``skipped_active``: ``ready_rows`` (jobs that wait in it), ``open_claims`` (jobs of it
+        that run) or ``old_snapshot`` (another session's, with ``wait_for_snapshots``); what was not had when
+        ``blocked``: ``prune`` (another prune runs),
         ``ring_state`` or ``slot``.
     count
-        How many rows or claims of `reason` there are when ``skipped_active``, else 0.
+        How many rows, claims or snapshots of `reason` there are when ``skipped_active``, else 0.
     carried_failed_rows
         Failed rows inside the retention floor that stand in the live segment now; like the next two 0 for another
         ring than the queue's, since no job leaves with it.

@@ -32,6 +32,7 @@ def prune_oldest(
     dry_run: bool = False,
     max_pruned_failed: int | None = None,
     lock_timeout: timedelta = rings.LOCK_TIMEOUT,
+    wait_for_snapshots: bool = False,
 ) -> PruneOutcome:
     """Reclaim the oldest sealed slot that can be; one that is pinned, blocked or refused is passed over.
 
@@ -53,6 +54,10 @@ def prune_oldest(
         Refuse a slot of which more failed jobs than this would be dropped. None: no limit.
     lock_timeout
         How long each lock is waited for, above zero and at most 5 s.
+    wait_for_snapshots
+        Stand down (``skipped_active``, ``old_snapshot``) while a session of this database holds a snapshot that was
+        open when the prune began and does not close within `lock_timeout`, or a transaction is prepared. A
+        transaction that keeps its snapshot would find what is carried neither where it was nor where it is.
 
     Returns
     -------
@@ -72,7 +77,6 @@ def prune_oldest(
     UnknownNamespace
         The namespace has no queue.
     """
-    timeout = rings.checked_lock_timeout(lock_timeout)
     if rings.checked_ring(ring) != "queue":
         for name, value in (
             ("failed_retention", failed_retention),
@@ -84,7 +88,7 @@ def prune_oldest(
                     f"{name} {value!r} is refused: there are no failed jobs in the {ring} ring"
                 )
         other = ClaimSlotPrune if ring == "claim" else LeaseSlotPrune
-        return other(connection, namespace, timeout).oldest(dry_run=dry_run)
+        return other(connection, namespace, lock_timeout, wait_for_snapshots).oldest(dry_run=dry_run)
     given = None if failed_retention is None else retention_seconds("failed_retention", failed_retention)
     if carry_to is not None:
         checked_destination("carry_to", carry_to)
@@ -93,7 +97,12 @@ def prune_oldest(
             f"max_pruned_failed {max_pruned_failed!r} is refused: a whole number, 0 or more, or None"
         )
     attempt = QueueSlotPrune(
-        connection, namespace, timeout, failed_retention=given, max_pruned_failed=max_pruned_failed
+        connection,
+        namespace,
+        lock_timeout,
+        wait_for_snapshots,
+        failed_retention=given,
+        max_pruned_failed=max_pruned_failed,
     )
     return attempt.oldest(dry_run=dry_run)
 
@@ -115,12 +124,13 @@ class QueueSlotPrune(SlotPrune):
         self,
         connection: psycopg.Connection[Any],
         namespace: Namespace,
-        lock_timeout: str,
+        lock_timeout: timedelta,
+        wait_for_snapshots: bool,
         *,
         failed_retention: int | None,
         max_pruned_failed: int | None,
     ) -> None:
-        super().__init__(connection, namespace, lock_timeout)
+        super().__init__(connection, namespace, lock_timeout, wait_for_snapshots)
         self._given = failed_retention
         self._retention = 0
         self._max_pruned_failed = max_pruned_failed

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import psycopg
@@ -24,7 +25,9 @@ from parkkeeper.queue.ring import Ring
 
 ACTION = "prune_oldest"
 #: What keeps a prune from any slot, so that there is no use in trying the next one.
-_WHOLE_RING = ("prune", "ring_state")
+_WHOLE_RING = ("prune", "ring_state", "old_snapshot")
+#: Seconds between two looks at the snapshots that others hold.
+_NEXT_LOOK = 0.005
 _SHARED = statements("queue/ring")
 
 
@@ -57,7 +60,9 @@ class SlotPrune(ABC):
     Parameters
     ----------
     lock_timeout
-        How long each lock is waited for, in the form of Postgres's setting.
+        How long each lock is waited for, above zero and at most 5 s.
+    wait_for_snapshots
+        Whether to stand down while another session holds a snapshot.
     """
 
     ring: ClassVar[str]
@@ -65,10 +70,18 @@ class SlotPrune(ABC):
     #: Statements that follow the TRUNCATE, under the exclusive locks.
     afterwards: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, connection: psycopg.Connection[Any], namespace: Namespace, lock_timeout: str) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        namespace: Namespace,
+        lock_timeout: timedelta,
+        wait_for_snapshots: bool,
+    ) -> None:
         self.connection = connection
         self.namespace = namespace
-        self.lock_timeout = lock_timeout
+        self.lock_timeout = ring.checked_lock_timeout(lock_timeout)
+        self._patience = lock_timeout.total_seconds()
+        self._wait_for_snapshots = wait_for_snapshots
 
     @abstractmethod
     def pinned(
@@ -126,7 +139,7 @@ class SlotPrune(ABC):
         try:
             with ring.maintenance(self.connection, self.namespace, ACTION, self.lock_timeout) as cursor:
                 # Before any lock, so that a slot in use costs neither a wait nor a write.
-                if pinned := self.pinned(cursor, slot, generation, exact=exact):
+                if pinned := self._looked(cursor, slot, generation, exact):
                     return pinned
                 wanted = "ring_state"
                 with watch.waiting():
@@ -155,11 +168,37 @@ class SlotPrune(ABC):
         try:
             with ring.maintenance(self.connection, self.namespace, ACTION, self.lock_timeout) as cursor:
                 cursor.execute(_SHARED.render("read_only", self.namespace))
-                return self.pinned(cursor, slot, generation, exact=exact) or self.foresee(
-                    cursor, slot, generation
-                )
+                return self._looked(cursor, slot, generation, exact) or self.foresee(cursor, slot, generation)
         except ring.LOCK_NOT_HAD:
             return PruneOutcome("blocked", slot, generation, "slot")
+
+    def _looked(
+        self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None, exact: bool
+    ) -> PruneOutcome | None:
+        """Tell what is to be seen without a lock that is in the way of the prune."""
+        if pinned := self.pinned(cursor, slot, generation, exact=exact):
+            return pinned
+        if self._wait_for_snapshots and (count := self._old_snapshots(cursor)):
+            return PruneOutcome("skipped_active", slot, generation, "old_snapshot", count)
+        return None
+
+    def _old_snapshots(self, cursor: psycopg.Cursor[Any]) -> int:
+        """Count the snapshots that are open now and stay so, and the transactions that are prepared.
+
+        Every statement that runs has a snapshot, and in a busy database there is always one. Most are gone in a moment,
+        so they are waited for as long as for a lock. What is begun meanwhile is not older than this prune.
+        """
+        end = time.monotonic() + self._patience
+        old: set[Any] | None = None
+        while True:
+            cursor.execute(_SHARED.render("look_anew", self.namespace))
+            seen = set(cursor.execute(_SHARED.render("open_snapshots", self.namespace)))
+            old = seen if old is None else old & seen
+            if not old or time.monotonic() > end:
+                break
+            time.sleep(_NEXT_LOOK)
+        prepared = ring.one_row(cursor, _SHARED.render("prepared_transactions", self.namespace))
+        return len(old) + int(prepared.count)
 
     def do(self, cursor: psycopg.Cursor[Any], name: str, slot: int, **values: Any) -> None:
         """Run a statement on `slot` that returns nothing."""

@@ -304,6 +304,7 @@ class QueueStorage:
         dry_run: bool = False,
         max_pruned_failed: int | None = None,
         lock_timeout: timedelta = rings.LOCK_TIMEOUT,
+        wait_for_snapshots: bool = False,
     ) -> PruneOutcome:
         """Reclaim the oldest slot of a ring that can be, and carry what is to stay retryable.
 
@@ -318,6 +319,7 @@ class QueueStorage:
             dry_run=dry_run,
             max_pruned_failed=max_pruned_failed,
             lock_timeout=lock_timeout,
+            wait_for_snapshots=wait_for_snapshots,
         )
 
     def queue_counts(self, queue: str) -> QueueCounts:
