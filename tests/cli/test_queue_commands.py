@@ -498,8 +498,15 @@ def test_the_ring_of_claims_is_turned_when_it_is_named(run, jobs: str) -> None:
     run("queue", "enqueue", "-n", jobs, "-q", "mail", "-k", "welcome", "--args", "{}")
     assert run("queue", "rotate", "-n", jobs, "--ring", "claim", "--json").json["outcome"] == "skipped_idle"
     assert run("queue", "prune", "-n", jobs, "--ring", "lease", "--json").json["outcome"] == "noop"
-    bad = run("queue", "prune", "-n", jobs, "--ring", "claim", "--failed-retention", "1h")
-    assert bad.code == 2 and "there are no failed jobs in the claim ring" in bad.err
+    bad = run("queue", "prune", "-n", jobs, "--ring", "claim", "--failed-retention", "1h").failed(2)
+    assert "there are no failed jobs in the claim ring" in bad
+
+
+def test_a_ring_grows_and_says_how_large_it_is(run, jobs: str) -> None:
+    grown = run("queue", "grow", "-n", jobs, "--slots", 20, "--json").json
+    assert grown == {"outcome": "grown", "slots": 20}
+    assert run("queue", "grow", "-n", jobs, "--slots", 20, "--json").json["outcome"] == "noop"
+    assert "the ring of namespace" in run("queue", "grow", "-n", jobs, "--slots", 4).failed(2)
 
 
 def test_failed_jobs_are_put_back_by_their_ids(run, jobs: str, failed: list[int]) -> None:

@@ -62,3 +62,17 @@ UPDATE {schema}.queue_ring_slots
 
 -- name: advance
 UPDATE {schema}.queue_ring_state SET current_slot = %(slot)s, generation = %(generation)s
+
+-- name: slot_count
+SELECT slot_count FROM {schema}.queue_ring_state
+
+-- name: add_slot
+-- The new partitions need their parents to themselves for a moment: whoever inserts into one of these waits, and nobody who
+-- reads or writes the child of one slot.
+SELECT {schema}.make_queue_slot({slot}), {schema}.make_ready_reader({slot})
+
+-- name: register_slot
+INSERT INTO {schema}.queue_ring_slots (slot) VALUES ({slot})
+
+-- name: count_slot
+UPDATE {schema}.queue_ring_state SET slot_count = slot_count + 1

@@ -371,6 +371,28 @@ def _pruned(outcome: PruneOutcome, dry_run: bool) -> list[str]:
     ]
 
 
+@app.command()
+def grow(
+    namespace: NamespaceName,
+    slots: Annotated[
+        int, typer.Option("--slots", metavar="SLOTS", help="How many slots the ring is to have, at most 256.")
+    ],
+    lock_timeout: LockTimeout = LOCK_TIMEOUT,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Add slots to the queue's ring, while producers and workers go on. None is ever taken away.
+
+    The outcome is a word, and exit code 0 whichever it is: `grown`; `noop` (there are as many); `blocked` (a lock was
+    not had, because some transaction that has enqueued stays open: try again, it goes on where it was).
+
+    Example: `parkkeeper queue grow -n jobs --slots 32`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        outcome = QueueStorage(connection, space).grow(slots, lock_timeout=lock_timeout)
+    emit(outcome, as_json=json)
+
+
 @app.command("retry-failed")
 def retry_failed(
     namespace: NamespaceName,

@@ -10,6 +10,7 @@ from parkkeeper.queue.errors import (
     UnknownQueue,
 )
 from parkkeeper.queue.outcomes import (
+    GrowOutcome,
     PruneOutcome,
     PurgeOutcome,
     QueueCounts,
@@ -24,6 +25,7 @@ from parkkeeper.queue.worker import Worker, WorkerOutcome
 __all__ = [
     "ClaimedJob",
     "ConservationBroken",
+    "GrowOutcome",
     "InvalidArgument",
     "InvalidName",
     "IsolationRefused",

@@ -30,6 +30,23 @@ class RotateOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowOutcome:
+    """What one call of ``grow`` did.
+
+    Attributes
+    ----------
+    outcome
+        ``grown``: slots were added, and there are as many as were asked for. ``noop``: there were as many. ``blocked``:
+        some lock was not had, however often it was tried; those that were added before stay, and the next call goes on.
+    slots
+        How many slots the ring has now.
+    """
+
+    outcome: Literal["grown", "noop", "blocked"]
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class RescueOutcome:
     """What one call of ``rescue`` did.
 
@@ -64,8 +81,7 @@ class PruneOutcome:
     reason
         What pins the slot when ``skipped_active``: ``ready_rows`` (jobs that wait in it), ``open_claims`` (jobs of it
         that run) or ``old_snapshot`` (another session's, with ``wait_for_snapshots``); what was not had when
-        ``blocked``: ``prune`` (another prune runs),
-        ``ring_state`` or ``slot``.
+        ``blocked``: ``prune`` (another prune runs), ``ring_state`` or ``slot``.
     count
         How many rows, claims or snapshots of `reason` there are when ``skipped_active``, else 0.
     carried_failed_rows

@@ -9,11 +9,12 @@ from typing import Any
 import psycopg
 
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue import claim, close, counts, dead_letters, enqueue, leases, prune, retry, settings
+from parkkeeper.queue import claim, close, counts, dead_letters, enqueue, grow, leases, prune, retry, settings
 from parkkeeper.queue import ring as rings
 from parkkeeper.queue.arguments import UNIQUE_STATES
 from parkkeeper.queue.claim import ClaimedJob
 from parkkeeper.queue.outcomes import (
+    GrowOutcome,
     PruneOutcome,
     PurgeOutcome,
     QueueCounts,
@@ -321,6 +322,10 @@ class QueueStorage:
             lock_timeout=lock_timeout,
             wait_for_snapshots=wait_for_snapshots,
         )
+
+    def grow(self, queue_slots: int, *, lock_timeout: timedelta = rings.LOCK_TIMEOUT) -> GrowOutcome:
+        """Add slots to the queue's ring until it has so many; see :func:`parkkeeper.queue.grow.grow`."""
+        return grow.grow(self.connection, self.namespace, queue_slots, lock_timeout=lock_timeout)
 
     def queue_counts(self, queue: str) -> QueueCounts:
         """Count the jobs of a queue, exactly; see :func:`parkkeeper.queue.counts.queue_counts`."""
