@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
-import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
-from parkkeeper.queue import ClaimedJob, InvalidName, QueueStorage, Worker, WorkerOutcome
-from ringside import SOON, differences, query
+from parkkeeper.queue import (
+    ClaimedJob,
+    InvalidArgument,
+    InvalidName,
+    QueueStorage,
+    RescueOutcome,
+    Worker,
+    WorkerOutcome,
+)
+from ringside import SOON, differences, query, until
+
+Connect = Callable[..., psycopg.Connection[Any]]
 
 
 class Unsayable(Exception):
@@ -85,17 +97,6 @@ def test_a_job_that_was_cancelled_meanwhile_is_counted_as_stale(storage: QueueSt
     assert differences(storage) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_after_the_batch_in_hand(storage: QueueStorage, number: signal.Signals) -> None:
-    storage.enqueue_many("q", "k", [{}] * 10)
-    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-    worker = Worker(storage, "q", {"k": lambda job: os.kill(os.getpid(), number)}, batch=4)
-    assert worker.run() == WorkerOutcome(completed=4)
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
-    counts = storage.queue_counts("q")
-    assert (counts.available, counts.running) == (6, 0)
-
-
 def test_an_event_ends_it_in_any_thread_and_idle_or_not(storage: QueueStorage) -> None:
     stop, worked = threading.Event(), threading.Event()
     worker = Worker(storage, "q", {"k": lambda job: worked.set()})
@@ -108,20 +109,6 @@ def test_an_event_ends_it_in_any_thread_and_idle_or_not(storage: QueueStorage) -
     assert worker.run(stop) == WorkerOutcome()
 
 
-def test_what_was_done_before_a_handler_was_interrupted_stays_done(storage: QueueStorage) -> None:
-    def exit_at_third(job: ClaimedJob) -> None:
-        if job.args["n"] == 1:
-            raise ValueError("no")
-        if job.args["n"] == 2:
-            raise SystemExit
-
-    storage.enqueue_many("q", "k", [{"n": n} for n in range(5)])
-    with pytest.raises(SystemExit):
-        Worker(storage, "q", {"k": exit_at_third}).run(drain=True)
-    counts = storage.queue_counts("q")
-    assert (counts.terminal, counts.deferred, counts.running) == (1, 1, 3)
-
-
 def test_the_lease_is_the_batchs(storage: QueueStorage) -> None:
     storage.enqueue("q", "k")
     Worker(storage, "q", {"k": lambda job: None}, lease=timedelta(minutes=30)).run(drain=True)
@@ -130,14 +117,98 @@ def test_the_lease_is_the_batchs(storage: QueueStorage) -> None:
     ]
 
 
-@pytest.mark.parametrize(("lease", "extensions"), [(timedelta(microseconds=1), 2), (timedelta(hours=1), 0)])
-def test_what_it_has_in_hand_is_extended_between_jobs_when_half_of_the_lease_is_over(
-    storage: QueueStorage, lease: timedelta, extensions: int
+def test_a_handler_that_runs_longer_than_the_lease_keeps_its_job(
+    storage: QueueStorage, connect: Connect
 ) -> None:
+    watching = QueueStorage(connect(), storage.namespace)
+
+    def outlast_the_lease(job: ClaimedJob) -> None:
+        until(lambda: query(watching, "SELECT 1 FROM {ns}.leases"))
+        query(watching, "UPDATE {ns}.lease_claim_batches SET lease_until = lease_until - interval '2 h'")
+        assert watching.rescue() == RescueOutcome(rescued=0, failed=0)
+
+    storage.enqueue("q", "k")
+    worker = Worker(storage, "q", outlast_the_lease, lease=timedelta(seconds=5))
+    assert worker.run(drain=True) == WorkerOutcome(completed=1)
+
+
+def test_as_many_handlers_as_it_is_told_run_at_once_and_each_job_is_done_once(storage: QueueStorage) -> None:
+    together, seen = threading.Barrier(4), []
+
+    def meet(job: ClaimedJob) -> None:
+        seen.append(job.job_id)
+        together.wait(SOON)
+
+    jobs = storage.enqueue_many("q", "k", [{}] * 20)
+    worker = Worker(storage, "q", meet, batch=3, concurrency=4)
+    assert worker.run(drain=True) == WorkerOutcome(completed=20)
+    assert sorted(seen) == jobs
+    assert differences(storage) == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_what_is_done_is_recorded_while_another_job_of_the_batch_runs(
+    storage: QueueStorage, connect: Connect, concurrency: int
+) -> None:
+    watching = QueueStorage(connect(), storage.namespace)
+
+    def wait_for_the_others(job: ClaimedJob) -> None:
+        if job.args["n"] == 4:
+            until(lambda: watching.queue_counts("q").terminal == 4)
+
+    storage.enqueue_many("q", "k", [{"n": n} for n in range(5)])
+    worker = Worker(storage, "q", wait_for_the_others, concurrency=concurrency)
+    assert worker.run(drain=True) == WorkerOutcome(completed=5)
+
+
+def test_a_slow_job_does_not_keep_other_threads_from_the_next_batch(storage: QueueStorage) -> None:
+    last = threading.Event()
+
+    def handle(job: ClaimedJob) -> None:
+        if job.args["n"] == 0:
+            assert last.wait(SOON)
+        if job.args["n"] == 9:
+            last.set()
+
+    storage.enqueue_many("q", "k", [{"n": n} for n in range(10)])
+    worker = Worker(storage, "q", handle, batch=2, concurrency=2)
+    assert worker.run(drain=True) == WorkerOutcome(completed=10)
+
+
+def test_others_may_read_how_it_is_getting_on(storage: QueueStorage) -> None:
+    seen = []
+
+    def look(job: ClaimedJob) -> None:
+        seen.append((worker.in_hand, worker.outcome))
+
     storage.enqueue_many("q", "k", [{}] * 2)
-    Worker(storage, "q", {"k": lambda job: None}, lease=lease).run(drain=True)
-    found = query(storage, "SELECT ordinals FROM {ns}.leases")
-    assert found == [(None,)] * extensions, "for the whole batch, what is done and not yet recorded as well"
+    worker = Worker(storage, "q", look, batch=1)
+    assert (worker.in_hand, worker.outcome) == (0, WorkerOutcome())
+    worker.run(drain=True)
+    assert seen == [(1, WorkerOutcome()), (1, WorkerOutcome(completed=1))]
+    assert (worker.in_hand, worker.outcome) == (0, WorkerOutcome(completed=2))
+
+
+def test_a_handler_sees_the_context_in_which_the_worker_was_run(storage: QueueStorage) -> None:
+    request = contextvars.ContextVar[str]("request")
+    seen: list[str] = []
+    storage.enqueue("q", "k")
+    request.set("r1")
+    Worker(storage, "q", lambda job: seen.append(request.get())).run(drain=True)
+    assert seen == ["r1"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"concurrency": 0}, {"concurrency": True}, {"concurrency": 1001}, {"grace": timedelta(-1)}, {"grace": 30},
+     {"lease": timedelta(0)}],
+    ids=str,
+)  # fmt: skip
+def test_a_number_outside_its_rule_is_refused_and_named(
+    storage: QueueStorage, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{next(iter(options))} .* is refused"):
+        Worker(storage, "q", {}, **options)
 
 
 def test_a_bad_name_is_heard_of_and_the_signals_are_given_back(storage: QueueStorage) -> None:

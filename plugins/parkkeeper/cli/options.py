@@ -33,6 +33,11 @@ Dsn = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 
+def session(dsn: str) -> psycopg.Connection[Any]:
+    """Open a session, called like the program."""
+    return database.connect(dsn, application_name="parkkeeper-cli")
+
+
 @contextmanager
 def connected(dsn: str | None, namespace: str) -> Iterator[tuple[psycopg.Connection[Any], Namespace]]:
     """Open a session; the namespace's name is checked before."""
@@ -41,7 +46,7 @@ def connected(dsn: str | None, namespace: str) -> Iterator[tuple[psycopg.Connect
         raise InvalidArgument(
             f"no database is named: set {DSN_VARIABLE}, or give --dsn postgresql://user@host/database"
         )
-    with database.connect(dsn, application_name="parkkeeper-cli") as connection:
+    with session(dsn) as connection:
         yield connection, space
 
 

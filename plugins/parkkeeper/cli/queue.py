@@ -12,17 +12,19 @@ import typer
 
 from parkkeeper.cli import dead_letters
 from parkkeeper.cli.lines import batches, opened
-from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
+from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready, session
 from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import attribute, duration, json_object, moment, numbers
+from parkkeeper.cli.status import status_line
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import QueueStorage
+from parkkeeper.queue.handlers import Handler
 from parkkeeper.queue.jobs import STATES, list_jobs
 from parkkeeper.queue.outcomes import PruneOutcome, RetryFailedOutcome
 from parkkeeper.queue.ring import LOCK_TIMEOUT
 from parkkeeper.queue.storage import LEASE
-from parkkeeper.queue.worker import Handler, Worker
+from parkkeeper.queue.worker import GRACE, Worker
 
 app = typer.Typer(
     help="Enqueue and work jobs, turn the ring, count, put failed jobs back.", rich_markup_mode="markdown"
@@ -196,17 +198,33 @@ def work(
             parser=duration,
             metavar="DURATION",
             show_default=False,
-            help="How long jobs are this worker's before a rescue may take them for abandoned; extended between two "
-            "jobs when half of it is over. [default: 5m]",
+            help="How soon a rescue may take jobs for abandoned after this worker has died; while it lives, they stay "
+            "its own. [default: 5m]",
         ),
     ] = LEASE,
+    concurrency: Annotated[
+        int, typer.Option(metavar="JOBS", help="How many handlers run at once, in threads.")
+    ] = 1,
+    grace: Annotated[
+        timedelta,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            show_default=False,
+            help="How long to wait for running handlers when interrupted; 0: not at all. [default: 30s]",
+        ),
+    ] = GRACE,
     drain: Annotated[bool, typer.Option("--drain", help="Stop when there is nothing to claim.")] = False,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
-    """Work off a queue until interrupted (Ctrl-C or SIGTERM): the batch in hand is finished and recorded first.
+    """Work off a queue until interrupted (Ctrl-C or SIGTERM).
 
-    A failure is shown by its class alone; its text stands on the job.
+    Then running handlers are finished and recorded, and what was not begun is handed back for other workers; a second
+    interrupt hands back at once. A job may be done twice when its worker dies or does not wait: handlers have to be
+    idempotent. A failure is shown by its class alone; its text stands on the job.
+
+    Example: `parkkeeper queue work -n jobs -q mail --handler tasks:handle --concurrency 8`
 
     Example: `parkkeeper queue work -n jobs -q mail --handler tasks:handle --drain`
     """
@@ -214,11 +232,28 @@ def work(
     with ready(dsn, namespace, "queue") as (connection, space):
         storage = QueueStorage(connection, space)
         storage.queue_counts(queue)  # A worker on a misspelt queue would wait for ever.
-        worker = Worker(storage, queue, handlers, batch=batch, lease=lease)
+        worker = Worker(
+            storage,
+            queue,
+            handlers,
+            batch=batch,
+            lease=lease,
+            concurrency=concurrency,
+            grace=grace,
+            reconnect=lambda: session(str(dsn)),
+        )
         # What a handler prints is no part of the document.
-        with redirect_stdout(sys.stderr) if json else nullcontext():
+        with redirect_stdout(sys.stderr) if json else nullcontext(), status_line(lambda: _status(worker)):
             outcome = worker.run(drain=drain)
     emit(outcome, as_json=json)
+
+
+def _status(worker: Worker) -> str:
+    done = worker.outcome
+    return (
+        f"{worker.in_hand} in hand, {done.completed} completed, {done.retryable} to be tried again, "
+        f"{done.failed} failed"
+    )
 
 
 def _handlers(references: list[str]) -> dict[str, Handler] | Handler:

@@ -18,9 +18,10 @@ from parkkeeper.queue.outcomes import (
     RetryDeadLettersOutcome,
     RetryFailedOutcome,
     RotateOutcome,
+    WorkerOutcome,
 )
 from parkkeeper.queue.storage import QueueStorage
-from parkkeeper.queue.worker import Worker, WorkerOutcome
+from parkkeeper.queue.worker import Worker
 
 __all__ = [
     "ClaimedJob",

@@ -199,3 +199,26 @@ class PurgeOutcome:
     """What one call of ``purge_dead_letters`` did: `purged` dead letters are gone for good."""
 
     purged: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOutcome:
+    """What a worker did from its start to its end.
+
+    Attributes
+    ----------
+    completed, retryable, failed, dead_lettered
+        Jobs by the state in which it left them.
+    stale
+        Jobs that it worked on and that were no longer its own in the end: cancelled, or taken for abandoned.
+    handed_back
+        Jobs that it had claimed and not begun, or not finished, when it was told to stop. They can be claimed at once,
+        and that spent no attempt.
+    """
+
+    completed: int = 0
+    retryable: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+    stale: int = 0
+    handed_back: int = 0

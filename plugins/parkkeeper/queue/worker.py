@@ -1,52 +1,35 @@
-"""A worker: claims batches, calls the handler of each job, keeps what came of it. See ``docs/explanation/queue.md``."""
+"""A worker: claims batches, has a handler do each job, keeps what came of it. See ``docs/explanation/queue.md``."""
 
 from __future__ import annotations
 
-import logging
-import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Any
 
-from parkkeeper.queue.claim import ClaimedJob
+import psycopg
+
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.queue.arguments import lease_seconds, whole_number
+from parkkeeper.queue.handlers import Handler, HandlerThreads
+from parkkeeper.queue.outcomes import WorkerOutcome
+from parkkeeper.queue.session import WorkerSession
+from parkkeeper.queue.shift import Shift
+from parkkeeper.queue.stopping import Bell, Stop
 from parkkeeper.queue.storage import LEASE, QueueStorage
 
-#: What does a job. What it returns is not kept; what it raises makes the attempt a failed one.
-Handler = Callable[[ClaimedJob], object]
-
-#: How long a worker waits, in seconds, before it looks again at a queue that had nothing for it.
-IDLE_WAIT = 0.5
-
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOutcome:
-    """What a worker did from its start to its end.
-
-    Attributes
-    ----------
-    completed, retryable, failed, dead_lettered
-        Jobs by the state in which it left them.
-    stale
-        Jobs that it worked on and that were no longer its own in the end: cancelled, or taken for abandoned.
-    """
-
-    completed: int = 0
-    retryable: int = 0
-    failed: int = 0
-    dead_lettered: int = 0
-    stale: int = 0
+#: How long a worker that is told to stop waits for its handlers unless it says otherwise.
+GRACE = timedelta(seconds=30)
+#: The most handlers at once.
+MAX_CONCURRENCY = 1_000
 
 
 class Worker:
-    """Works off one queue, one job at a time, in batches that cost two or three round trips each.
+    """Works off one queue, in batches that cost two or three round trips each.
+
+    Handlers run in threads of their own, so that the worker can keep its leases, record what is done and listen while
+    they run. A job whose worker dies or hands it back, before it was recorded that it is done, is done again: handlers
+    have to be idempotent.
 
     Parameters
     ----------
@@ -60,8 +43,21 @@ class Worker:
     batch
         How many jobs are claimed at once, from 1 on.
     lease
-        How long the jobs of a batch are this worker's before a rescue may take them for abandoned. Between two jobs,
-        when half of it is over, it is extended; so it has to be longer than twice the longest job.
+        How long jobs are this worker's before a rescue may take them for abandoned. It is extended for as long as the
+        worker lives, so it says nothing about how long a job may take, but how soon a dead worker's jobs are taken
+        back.
+    concurrency
+        How many handlers run at once, 1 to 1,000. With more than one they have to be safe to be called by threads.
+    grace
+        How long a worker that is told to stop waits for the handlers that run; zero: not at all.
+    reconnect
+        Opens a connection like the storage's, in place of one that is lost; it is tried for ten minutes, at intervals
+        that grow to 15 s. None: a lost connection ends the worker with its error.
+
+    Raises
+    ------
+    InvalidArgument
+        A number or a time is outside its rule.
     """
 
     def __init__(
@@ -72,104 +68,77 @@ class Worker:
         *,
         batch: int = 10,
         lease: timedelta = LEASE,
+        concurrency: int = 1,
+        grace: timedelta = GRACE,
+        reconnect: Callable[[], psycopg.Connection[Any]] | None = None,
     ) -> None:
+        lease_seconds(lease)
+        if not isinstance(grace, timedelta) or grace < timedelta(0):
+            raise InvalidArgument(f"grace {ascii(grace)[:60]} is refused: a timedelta, zero or above")
         self._storage = storage
         self._queue = queue
-        self._handlers = handlers if callable(handlers) else MappingProxyType(dict(handlers))
+        self._handlers = handlers
         self._batch = batch
         self._lease = lease
+        self._concurrency = whole_number("concurrency", concurrency, range(1, MAX_CONCURRENCY + 1))
+        self._grace = grace
+        self._reconnect = reconnect
+        self._shift: Shift | None = None
+
+    @property
+    def outcome(self) -> WorkerOutcome:
+        """What the worker has done since it was started last; may be read by any thread."""
+        return WorkerOutcome() if self._shift is None else self._shift.outcome
+
+    @property
+    def in_hand(self) -> int:
+        """How many jobs it has claimed and not yet recorded; may be read by any thread."""
+        return 0 if self._shift is None else self._shift.in_hand
 
     def run(self, until: threading.Event | None = None, *, drain: bool = False) -> WorkerOutcome:
-        """Work until told to stop; the batch in hand is always finished and recorded.
+        """Work until told to stop: by the event, or, in the main thread, by SIGTERM or SIGINT.
 
-        In the main thread SIGTERM and SIGINT tell it to stop, too; what they did before is restored afterwards.
+        Then it claims no more, hands back what it has not begun, waits for the handlers that run as long as `grace`
+        says, records what is done and hands back the rest. A second signal ends the wait. A handler whose job was
+        handed back may still run; what comes of it is not recorded.
+
+        What signals did before is restored afterwards.
 
         Parameters
         ----------
         until
-            Set it to stop the worker.
+            Set it to stop the worker. It is set when a signal was what stopped it.
         drain
-            Stop as soon as there is nothing to claim. Jobs that wait for their time do not count.
+            Stop as soon as there is nothing to claim and all is done. Jobs that wait for their time do not count.
 
         Raises
         ------
         InvalidName, InvalidArgument, UnknownNamespace
             From the first claim.
+        DatabaseUnavailable, psycopg.OperationalError
+            The connection was lost. What was in hand and not recorded stays this worker's until its lease runs out and
+            a rescue takes it back.
+        SystemExit, KeyboardInterrupt
+            A handler raised it: its attempt has failed, and the worker stopped as if it had been told to.
         """
-        stop = threading.Event() if until is None else until
-        outcome = WorkerOutcome()
-        with _stopped_by_signals(stop):
-            while not stop.is_set():
-                asked_at = time.monotonic()
-                claims = self._storage.claim(self._queue, self._batch, lease=self._lease)
-                if claims:
-                    outcome = self._work(claims, asked_at, outcome)
-                elif drain:
-                    break
-                else:
-                    stop.wait(IDLE_WAIT)
-        return outcome
-
-    def _work(self, claims: Sequence[ClaimedJob], leased_at: float, before: WorkerOutcome) -> WorkerOutcome:
-        succeeded: list[ClaimedJob] = []
-        failures: list[tuple[ClaimedJob, str]] = []
-        try:
-            for claim in claims:
-                if time.monotonic() - leased_at > self._lease.total_seconds() / 2:
-                    # Those that are done, too: they are recorded with the rest.
-                    leased_at = time.monotonic()
-                    self._storage.extend(claims, self._lease)
-                try:
-                    self._handle(claim)
-                except Exception as error:
-                    failures.append((claim, _told(error)))
-                    # The text may hold a customer's words and goes to the row alone.
-                    _LOG.warning(
-                        "job %d of kind %r failed: %s", claim.job_id, claim.kind, type(error).__name__
-                    )
-                else:
-                    succeeded.append(claim)
-        finally:
-            # Also when what interrupts a handler is no failure of it: what was done before stays done.
-            completed = self._storage.complete(succeeded)
-            states = self._storage.fail_many(failures)
-        return replace(
-            before,
-            completed=before.completed + completed,
-            retryable=before.retryable + states.count("retryable"),
-            failed=before.failed + states.count("failed"),
-            dead_lettered=before.dead_lettered + states.count("dead_lettered"),
-            stale=before.stale + len(succeeded) - completed + states.count(None),
+        bell = Bell()
+        stop = Stop(threading.Event() if until is None else until, bell)
+        session = WorkerSession(self._storage, self._reconnect, bell, stop, self._grace)
+        threads = HandlerThreads(self._handlers, self._concurrency, bell.ring)
+        shift = self._shift = Shift(
+            self._queue,
+            session,
+            threads,
+            stop,
+            batch=self._batch,
+            lease=self._lease,
+            concurrency=self._concurrency,
+            grace=self._grace,
         )
-
-    def _handle(self, claim: ClaimedJob) -> None:
-        handler = self._handlers if callable(self._handlers) else self._handlers.get(claim.kind)
-        if handler is None:
-            raise LookupError(f"this worker has no handler for kind {claim.kind!r}")
-        handler(claim)
-
-
-def _told(error: Exception) -> str:
-    """Return an error's class and text; an error that cannot say its text must not cost the record of it."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__
-
-
-@contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM and SIGINT set `stop`; only the main thread can ask for that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def tell(number: int, frame: Any) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, tell) for number in _STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        try:
+            with stop.by_signals():
+                shift.work(drain)
+        finally:
+            threads.close()
+            session.close(self._queue)
+        return shift.outcome

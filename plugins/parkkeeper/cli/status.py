@@ -1,0 +1,31 @@
+"""A line that shows people, on a terminal, how a command that takes its time is getting on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from parkkeeper.cli.output import printable
+
+
+@contextmanager
+def status_line(say: Callable[[], str]) -> Iterator[None]:
+    """Show what `say` returns, anew four times a second, on stderr if that is a terminal, and leave nothing of it."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    # Only here: every other command would start later for it.
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(
+        get_renderable=lambda: Text(printable(say())),
+        console=Console(stderr=True),
+        refresh_per_second=4,
+        transient=True,
+        # What a handler prints stands above the line, but for a stdout that leads elsewhere.
+        redirect_stdout=sys.stdout.isatty(),
+    ):
+        yield
