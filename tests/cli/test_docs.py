@@ -81,7 +81,7 @@ def test_the_reference_knows_every_command_and_every_option() -> None:
     assert documented == commands(typer.main.get_command(cli.app), "parkkeeper")
 
 
-@pytest.mark.parametrize("page", [*PAGES, "reference/cli.md"])
+@pytest.mark.parametrize("page", [*PAGES, "how-to/enqueue-in-your-transaction.md", "reference/cli.md"])
 def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
     path = DOCS / page
     for target in re.findall(r"\]\(([^)#]+)", path.read_text()):

@@ -139,7 +139,9 @@ class WorkerSession:
         if self._storage is not self._given:
             self._storage.connection.close()
         elif not self.lost:
-            self.stop_awaiting_jobs(queue)
+            # What ended the worker is what its caller has to hear of.
+            with suppress(psycopg.Error):
+                self.stop_awaiting_jobs(queue)
 
     def _is_awaiting(self) -> bool:
         return self._awaiting is self._storage.connection and not self._storage.connection.closed
