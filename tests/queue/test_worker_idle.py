@@ -77,7 +77,7 @@ def test_a_thread_that_is_free_is_woken_while_another_works(
         enqueue(watching)
         until(lambda: worker.outcome.completed == 2)
         stop.set()
-        enqueue(watching)
+        until(lambda: query(watching, "SELECT {ns}.wake_workers('q')") and running.done())
         assert running.result(SOON) == WorkerOutcome(completed=2)
 
 
