@@ -69,7 +69,11 @@ def form(
     namespace: NamespaceName,
     scope: OptionalScope = None,
     extractor: Annotated[
-        str, typer.Option(metavar="NAME", help="chunks, or module:attribute for an extractor of your own.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="chunks, another that is installed, or module:attribute for one of your own.",
+        ),
     ] = "chunks",
     limit: Annotated[int, typer.Option(metavar="TURNS", help="At most so many turns.")] = 100,
     max_attempts: Annotated[int, typer.Option(help="Park a turn when so many attempts have failed.")] = 6,
@@ -109,11 +113,7 @@ def form(
 def _extractor(name: str) -> extractors.Extractor:
     if ":" not in name:
         return extractors.load(name)
-    found = attribute("--extractor", name)
-    found = found() if isinstance(found, type) else found
-    if not isinstance(found, extractors.Extractor):
-        raise InvalidArgument(f"extractor {name!r} is refused: it needs name, version and extract(turn)")
-    return found
+    return extractors.made(name, attribute("--extractor", name))
 
 
 @app.command()

@@ -50,7 +50,7 @@ def parkkeeper_memory_formation(
     schedule
         When it runs; None: by hand only.
     extractor
-        The name of a shipped extractor.
+        The name of an extractor: ``chunks``, or another that an installed distribution registers.
     """
     dag = maintenance_dag(
         "parkkeeper_memory_formation",

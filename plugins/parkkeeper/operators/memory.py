@@ -40,7 +40,7 @@ class FormationBatchOperator(ParkkeeperOperator):
     Parameters
     ----------
     extractor
-        The name of a shipped extractor: ``chunks``.
+        The name of an extractor: ``chunks``, or another that an installed distribution registers.
     scope
         Only this scope; None: all, fairly.
     limit

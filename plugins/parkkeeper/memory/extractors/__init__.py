@@ -6,12 +6,25 @@ by matching prose. See ``docs/explanation/memory.md`` for what each class leads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Protocol, TypedDict, runtime_checkable
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, runtime_checkable
 
-from parkkeeper.errors import InvalidArgument
+from parkkeeper.errors import InvalidArgument, ParkkeeperError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+#: The entry point group in which a distribution registers its extractors.
+ENTRY_POINTS = "parkkeeper.extractors"
+
+#: What is always there under its name; setup.cfg registers the same.
+SHIPPED = {
+    "chunks": "parkkeeper.memory.extractors.chunks:Chunks",
+}
 
 #: Every class that a failed attempt can have; the database holds the same list.
 ERROR_CLASSES = (
@@ -86,9 +99,10 @@ class ExtractionError(Exception):
         What the provider said. It is kept on the turn's row, redacted and cut, and nowhere else: ``str()`` of this
         exception shows the class only.
     retry_after
-        Seconds (a number, or its text as in a header) or a timedelta, after which the provider wants to be asked again.
-        With class ``rate_limited`` the turn waits that long (1 s to 1 h) and spends no attempt, a bounded number of
-        times. What is no such time counts as none.
+        After which time the provider wants to be asked again: seconds, a timedelta, or the text of a ``Retry-After``
+        header (seconds, or an HTTP date, which is compared with this machine's clock). With class ``rate_limited`` the
+        turn waits that long (1 s to 1 h) and spends no attempt, a bounded number of times. What is no such time counts
+        as none.
 
     Raises
     ------
@@ -111,7 +125,7 @@ class ExtractionError(Exception):
 
 
 def _duration(retry_after: float | str | timedelta | None) -> timedelta | None:
-    """Return seconds as a timedelta, and as None what is no number of them or more than a clock can express.
+    """Return seconds or an HTTP date as a timedelta, and as None what is neither or more than a clock can express.
 
     Whatever a provider sends here, the failure keeps its class.
     """
@@ -120,23 +134,93 @@ def _duration(retry_after: float | str | timedelta | None) -> timedelta | None:
     try:
         return timedelta(seconds=float(retry_after))
     except (OverflowError, TypeError, ValueError):
+        pass
+    try:
+        moment = parsedate_to_datetime(str(retry_after))
+        # RFC 5322's "-0000" says UTC without a zone.
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)
+    except (OverflowError, TypeError, ValueError):
         return None
 
 
-def load(name: str) -> Extractor:
-    """Return a shipped extractor by name: ``chunks``.
+def load(name: str, **arguments: Any) -> Extractor:
+    """Return an extractor by its name: a shipped one, or one that an installed distribution registers.
+
+    A distribution registers one in the entry point group ``parkkeeper.extractors``; the object that it names is an
+    extractor, or a class or function that returns one.
+
+    Parameters
+    ----------
+    arguments
+        What that class or function is called with.
 
     Raises
     ------
     InvalidArgument
-        There is none of that name; the message lists those there are.
+        There is none of that name (the message lists those there are), two distributions register different ones
+        under it, it cannot be imported, or it does not take the arguments.
     """
-    from parkkeeper.memory.extractors.chunks import Chunks
+    registered = _registered()
+    found = {each.value: each for each in registered if each.name == name}
+    if not found:
+        names = ", ".join(sorted({each.name for each in registered}))
+        raise InvalidArgument(f"extractor {name!r} is refused: one of {names}")
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"extractor {name!r} is refused: it stands for {' and for '.join(sorted(found))}; "
+            "uninstall one of the distributions that register them"
+        )
+    (entry_point,) = found.values()
+    try:
+        target = entry_point.load()
+    except Exception as error:
+        # What a module does when it is imported is its own: only the kind of its failure is ours to show.
+        missing = f" {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+        extras = ", ".join(entry_point.extras)
+        hint = f"install the extra {extras} of its distribution, or " if extras else ""
+        raise InvalidArgument(
+            f"extractor {name!r} cannot be imported ({type(error).__name__}{missing}): {hint}"
+            f"see `python -c 'import {entry_point.module}'`"
+        ) from None
+    return made(name, target, **arguments)
 
-    shipped: dict[str, Callable[[], Extractor]] = {Chunks.name: Chunks}
-    if name not in shipped:
-        raise InvalidArgument(f"extractor {name!r} is refused: one of {', '.join(shipped)}")
-    return shipped[name]()
+
+def made(name: str, target: Any, **arguments: Any) -> Extractor:
+    """Return `target` if it is an extractor, else what the class or function `target` returns.
+
+    Raises
+    ------
+    InvalidArgument
+        `target` is or returns something else, or does not take `arguments`.
+    """
+    if isinstance(target, Extractor) and not isinstance(target, type):
+        if arguments:
+            raise InvalidArgument(f"extractor {name!r} takes no {', '.join(arguments)}: it is made already")
+        return target
+    if callable(target):
+        try:
+            inspect.signature(target).bind(**arguments)
+        except (TypeError, ValueError):
+            raise InvalidArgument(
+                f"extractor {name!r} cannot be made with {', '.join(arguments) or 'no arguments'}"
+            ) from None
+        try:
+            target = target(**arguments)
+        except ParkkeeperError:
+            raise
+        except Exception as error:
+            raise InvalidArgument(f"extractor {name!r} cannot be made ({type(error).__name__})") from None
+    if isinstance(target, type) or not isinstance(target, Extractor):
+        raise InvalidArgument(f"extractor {name!r} is refused: it needs name, version and extract(turn)")
+    return target
+
+
+def _registered() -> list[EntryPoint]:
+    """Return the shipped extractors, which are known without being installed too, and what is registered."""
+    from importlib.metadata import EntryPoint, entry_points
+
+    shipped = [EntryPoint(name, value, ENTRY_POINTS) for name, value in SHIPPED.items()]
+    return [*shipped, *entry_points(group=ENTRY_POINTS)]
 
 
 __all__ = ["ERROR_CLASSES", "ExtractionError", "Extractor", "Memory", "Message", "Turn", "load"]
