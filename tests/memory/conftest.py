@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -11,6 +11,7 @@ import pytest
 from memory_kit import Database
 from parkkeeper.memory import MemoryStore
 from parkkeeper.migrations import migrate
+from provider_kit import Provider, running
 
 
 @pytest.fixture
@@ -30,3 +31,10 @@ def another(store: MemoryStore, connect: Callable[..., Any], namespace: str) -> 
 def db(connect: Callable[..., Any], namespace: str) -> Database:
     """A session of the test's own, to look at rows and to move clocks."""
     return Database(connect(), namespace)
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    """A provider of language models on this machine."""
+    with running() as provider:
+        yield provider

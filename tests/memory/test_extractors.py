@@ -92,7 +92,7 @@ def test_an_entry_point_names_a_class_a_function_or_an_extractor(install: Instal
 
 def test_an_unknown_name_is_refused_with_the_names_there_are(install: Install) -> None:
     install(shout="shouting_module:Shout")
-    with pytest.raises(InvalidArgument, match=r"extractor 'oracle' is refused: one of chunks, shout$"):
+    with pytest.raises(InvalidArgument, match=r"extractor 'oracle' is refused: one of chunks, llm, shout$"):
         load("oracle")
 
 

@@ -72,9 +72,13 @@ def form(
         str,
         typer.Option(
             metavar="NAME",
-            help="chunks, another that is installed, or module:attribute for one of your own.",
+            help="chunks, llm, another that is installed, or module:attribute for one of your own.",
         ),
     ] = "chunks",
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="The model that llm asks. [default: PARKKEEPER_LLM_MODEL]"),
+    ] = None,
     limit: Annotated[int, typer.Option(metavar="TURNS", help="At most so many turns.")] = 100,
     max_attempts: Annotated[int, typer.Option(help="Park a turn when so many attempts have failed.")] = 6,
     turn_budget: Annotated[
@@ -97,7 +101,7 @@ def form(
 
     Example: `parkkeeper memory form -n support --limit 500`
     """
-    found = _extractor(extractor)
+    found = _extractor(extractor, model)
     with ready(dsn, namespace, "memory") as (connection, space):
         outcome = MemoryStore(connection, space).form_batch(
             found,
@@ -110,10 +114,11 @@ def form(
     emit(outcome, as_json=json)
 
 
-def _extractor(name: str) -> extractors.Extractor:
+def _extractor(name: str, model: str | None) -> extractors.Extractor:
+    arguments = {} if model is None else {"model": model}
     if ":" not in name:
-        return extractors.load(name)
-    return extractors.made(name, attribute("--extractor", name))
+        return extractors.load(name, **arguments)
+    return extractors.made(name, attribute("--extractor", name), **arguments)
 
 
 @app.command()

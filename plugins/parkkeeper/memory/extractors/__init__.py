@@ -24,6 +24,7 @@ ENTRY_POINTS = "parkkeeper.extractors"
 #: What is always there under its name; setup.cfg registers the same.
 SHIPPED = {
     "chunks": "parkkeeper.memory.extractors.chunks:Chunks",
+    "llm": "parkkeeper.memory.extractors.llm:from_environment [llm]",
 }
 
 #: Every class that a failed attempt can have; the database holds the same list.
