@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from parkkeeper.memory import (
     Recall,
     SweepOutcome,
 )
+from provider_kit import API_KEY, Provider, Reply, running
 
 #: Fails on any turn that says so, as a refusal, which parks at once.
 EXTRACTOR = """
@@ -298,3 +300,45 @@ def test_what_was_said_cannot_steer_the_terminal(run, support: str) -> None:
     shown = run("memory", "recall", "-n", support, "-s", "a\u202eda", "word").out
     assert "[bold]markup[/bold] :smile:" in shown
     assert "\\x1b[31m" in shown
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
+    """A provider of language models that the environment names, without a model."""
+    with running() as provider:
+        monkeypatch.setenv("PARKKEEPER_LLM_API_KEY", API_KEY)
+        monkeypatch.setenv("PARKKEEPER_LLM_BASE_URL", provider.base_url)
+        monkeypatch.delenv("PARKKEEPER_LLM_MODEL", raising=False)
+        yield provider
+
+
+def test_turns_are_formed_by_a_language_model_that_the_environment_names(
+    run, support: str, asked: Provider
+) -> None:
+    assert run("memory", "append", "-n", support, stdin=line("ada", "hello")).code == 0
+    formed = run("memory", "form", "-n", support, "--extractor", "llm", "--model", "a-model", "--json")
+    assert (formed.json["formed"], formed.json["memories"]) == (1, 1)
+    assert [request.body["model"] for request in asked.requests] == ["a-model"]
+
+
+def test_a_language_model_that_nothing_names_is_refused_before_anything_is_sent(
+    run, support: str, asked: Provider
+) -> None:
+    assert run("memory", "append", "-n", support, stdin=line("ada", "hello")).code == 0
+    refused = run("memory", "form", "-n", support, "--extractor", "llm").failed(2)
+    assert refused == "extractor 'llm' needs PARKKEEPER_LLM_MODEL in the environment"
+    assert asked.requests == []
+
+
+def test_what_a_failing_provider_says_is_not_printed(run, support: str, asked: Provider) -> None:
+    asked.answer = lambda request: Reply({"error": {"message": f"rosebud {API_KEY}"}}, 400)
+    assert run("memory", "append", "-n", support, stdin=line("ada", "rosebud")).code == 0
+    formed = run("memory", "form", "-n", support, "--extractor", "llm", "--model", "m", "--json")
+    assert (formed.code, formed.json["failed"], formed.err) == (0, 1, "")
+    assert "rosebud" not in formed.out
+    assert API_KEY not in formed.out
+
+
+def test_an_extractor_without_a_model_takes_none(run, support: str) -> None:
+    refused = run("memory", "form", "-n", support, "--model", "m").failed(2)
+    assert refused == "extractor 'chunks' cannot be made with model"

@@ -11,6 +11,11 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pydantic_ai import Agent, InstrumentationSettings
+from pydantic_ai.models.test import TestModel
 
 from memory_kit import PATIENCE, Database, say
 from parkkeeper.errors import InvalidArgument
@@ -95,6 +100,20 @@ def test_no_credential_and_no_address_of_the_environment_is_used(
     assert request.headers["authorization"] == f"Bearer {API_KEY}"
     assert request.body["model"] == "m"
     assert "environment" not in str(request)
+
+
+def test_no_trace_is_made_of_a_turn_where_every_agent_is_traced(provider: Provider) -> None:
+    spans = InMemorySpanExporter()
+    tracing = TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(spans))
+    Agent.instrument_all(InstrumentationSettings(tracer_provider=tracing))
+    try:
+        provider.llm().extract(turn("hello"))
+        assert spans.get_finished_spans() == ()
+        Agent(TestModel()).run_sync("hello")
+        assert spans.get_finished_spans() != ()
+    finally:
+        Agent.instrument_all(False)
 
 
 # Where it is told

@@ -37,6 +37,8 @@ def parkkeeper_memory_formation(
     conn_id: str | None = None,
     schedule: str | None = "*/5 * * * *",
     extractor: str = "chunks",
+    llm_conn_id: str | None = None,
+    concurrency: int = 1,
 ) -> DAG:
     """Return the DAG ``parkkeeper_memory_formation``: one batch of formation, then freshness.
 
@@ -50,7 +52,11 @@ def parkkeeper_memory_formation(
     schedule
         When it runs; None: by hand only.
     extractor
-        The name of an extractor: ``chunks``, or another that an installed distribution registers.
+        The name of an extractor: ``chunks``, ``llm``, or another that an installed distribution registers.
+    llm_conn_id
+        The connection of the extractor ``llm``. Whoever starts a run cannot choose another: it says where turns go.
+    concurrency
+        How many turns are extracted at once.
     """
     dag = maintenance_dag(
         "parkkeeper_memory_formation",
@@ -98,6 +104,8 @@ def parkkeeper_memory_formation(
         form = FormationBatchOperator(
             task_id="form",
             extractor=extractor,
+            llm_conn_id=llm_conn_id,
+            concurrency=concurrency,
             scope="{{ params.scope }}",
             limit="{{ params.limit }}",
             max_attempts="{{ params.max_attempts }}",

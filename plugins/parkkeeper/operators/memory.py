@@ -14,8 +14,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from parkkeeper.database import statements
+from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import MemoryStore
-from parkkeeper.memory.extractors import load
+from parkkeeper.memory.extractors import Extractor, load
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments
 from parkkeeper.operators.base import Figures, ParkkeeperOperator, Work
@@ -40,7 +41,10 @@ class FormationBatchOperator(ParkkeeperOperator):
     Parameters
     ----------
     extractor
-        The name of an extractor: ``chunks``, or another that an installed distribution registers.
+        The name of an extractor: ``chunks``, ``llm``, or another that an installed distribution registers.
+    llm_conn_id
+        For the extractor ``llm``: the Airflow connection with its address (host), key (password) and model (extra).
+        None: what the environment of the worker names.
     scope
         Only this scope; None: all, fairly.
     limit
@@ -56,6 +60,7 @@ class FormationBatchOperator(ParkkeeperOperator):
     template_fields: Sequence[str] = (
         *ParkkeeperOperator.template_fields,
         "extractor",
+        "llm_conn_id",
         "scope",
         "limit",
         "max_attempts",
@@ -69,6 +74,7 @@ class FormationBatchOperator(ParkkeeperOperator):
         self,
         *,
         extractor: str = "chunks",
+        llm_conn_id: str | None = None,
         scope: str | None = None,
         limit: int | str = 100,
         max_attempts: int | str = 6,
@@ -78,6 +84,7 @@ class FormationBatchOperator(ParkkeeperOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.extractor = extractor
+        self.llm_conn_id = llm_conn_id
         self.scope = scope
         self.limit = limit
         self.max_attempts = max_attempts
@@ -86,7 +93,7 @@ class FormationBatchOperator(ParkkeeperOperator):
 
     def prepare(self, namespace: Namespace) -> Work:
         """Validate the arguments and return the batch."""
-        extractor = load(self.extractor)
+        extractor = self._extractor()
         options: dict[str, Any] = {
             "scope": arguments.optional_text(self.scope),
             "limit": arguments.whole("limit", self.limit, 1),
@@ -110,6 +117,17 @@ class FormationBatchOperator(ParkkeeperOperator):
             }
 
         return work
+
+    def _extractor(self) -> Extractor:
+        conn_id = arguments.optional_text(self.llm_conn_id)
+        if conn_id is None:
+            return load(self.extractor)
+        if self.extractor != "llm":
+            raise InvalidArgument(f"llm_conn_id is refused: extractor {self.extractor!r} has no use for it")
+        # Here and not above: the hook's imports would double what a DAG file takes to parse.
+        from parkkeeper.hooks.llm import llm_extractor
+
+        return llm_extractor(conn_id)
 
 
 class ParkSweepOperator(ParkkeeperOperator):
