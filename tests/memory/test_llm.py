@@ -276,6 +276,7 @@ def test_a_canary_has_no_ceiling(provider: Provider) -> None:
 # Until when
 
 
+@pytest.mark.slow
 def test_a_model_that_is_late_is_a_timeout_and_the_batch_goes_on(
     provider: Provider, store: MemoryStore, db: Database
 ) -> None:
@@ -289,7 +290,7 @@ def test_a_model_that_is_late_is_a_timeout_and_the_batch_goes_on(
     provider.answer = answer
     store.append("s", say("slow"))
     store.append("s", say("quick"))
-    outcome = store.form_batch(provider.llm(), turn_budget=timedelta(seconds=3))
+    outcome = store.form_batch(provider.llm(), turn_budget=timedelta(seconds=10))
     over.set()
     assert (outcome.formed, outcome.failed) == (1, 1)
     assert db.turn(0, "formation_error_class") == "timeout"
