@@ -33,6 +33,9 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 LOCK := requirements-dev.txt
 UV := $(PY) -m uv --quiet
+# Other queues, which only make bench looks at, and what they need.
+PEERS := .venv-bench
+PEERS_LOCK := tests/benchmarks/peers/requirements.txt
 
 .PHONY: help setup demo test test-system soak lint bench lock clean
 
@@ -93,11 +96,22 @@ lint: setup ## Check style, types, SQL and which package may import which
 	    | $(VENV)/bin/squawk --stdin-filepath $$family.sql; \
 	done
 
-bench: setup ## Measure what the documents state figures of (ARGS='...' goes to the benchmarks)
+$(PEERS)/.ready: $(PEERS_LOCK) | setup
+	@for candidate in $(if $(PYTHON),"$(PYTHON)") python3.14 python3.13 python3.12 $(PY); do \
+	  if "$$candidate" -c 'import venv' 2>/dev/null; then python="$$candidate"; break; fi; \
+	done; \
+	echo "Setting up $(PEERS) with other queues to compare with"; \
+	"$$python" -m venv --clear --without-pip $(PEERS); \
+	$(UV) pip install --python $(PEERS) --requirements $(PEERS_LOCK); \
+	touch $@
+
+bench: setup ## Measure what the documents state figures of, beside other queues (ARGS='...': how many)
+	@$(MAKE) --no-print-directory $(PEERS)/.ready || echo "make bench: other queues cannot be installed and are left out" >&2
 	@for script in tests/benchmarks/bench_*.py; do $(PY) "$$script" $(ARGS); done
 
 lock: setup ## Resolve the development environment anew into requirements-dev.txt
 	@$(UV) pip compile --universal --python-version 3.11 --no-header --upgrade --extra test setup.cfg --output-file $(LOCK)
+	@$(UV) pip compile --universal --python-version 3.11 --no-header --upgrade $(PEERS_LOCK:.txt=.in) --output-file $(PEERS_LOCK)
 
 clean: ## Remove what make and the tools made
-	@rm -rf $(VENV) .demo build dist include/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) .demo build dist include/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
