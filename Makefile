@@ -37,7 +37,7 @@ UV := $(PY) -m uv --quiet
 PEERS := .venv-bench
 PEERS_LOCK := tests/benchmarks/peers/requirements.txt
 
-.PHONY: help setup demo test test-system soak lint bench lock clean
+.PHONY: help setup demo test test-system soak lint docs bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -95,6 +95,9 @@ lint: setup ## Check style, types, SQL and which package may import which
 	  $(VENV)/bin/parkkeeper render --family $$family --namespace lint \
 	    | $(VENV)/bin/squawk --stdin-filepath $$family.sql; \
 	done
+
+docs: setup ## Write the pages of the reference that are made from docstrings
+	@$(PY) docs/reference/generate.py
 
 $(PEERS)/.ready: $(PEERS_LOCK) | setup
 	@for candidate in $(if $(PYTHON),"$(PYTHON)") python3.14 python3.13 python3.12 $(PY); do \

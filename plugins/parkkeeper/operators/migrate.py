@@ -19,15 +19,15 @@ class MigrateOperator(ParkkeeperOperator):
 
     The schema is made if it is missing. Two runs at once are safe.
 
+    Figures: `outcome` (``migrated``, or ``noop`` when nothing was lacking), `family`, `applied` (how many),
+    `version` (the newest there is now).
+
     Parameters
     ----------
     family
         ``queue`` or ``memory``.
     queue_slots
         How many slots the queue's ring is made with, 4 to 256; means nothing once it is made.
-
-    Figures: `outcome` (``migrated``, or ``noop`` when nothing was lacking), `family`, `applied` (how many),
-    `version` (the newest there is now).
     """
 
     template_fields: Sequence[str] = (*ParkkeeperOperator.template_fields, "family", "queue_slots")
