@@ -260,6 +260,40 @@ def on_statement(
     storage.connection.cursor_factory = Watched
 
 
+class Interrupted(BaseException):
+    """What a killed task may see in the middle of a statement: no Exception."""
+
+
+class CutOff:
+    """Ends a session after so many statements, before what they did is committed.
+
+    `how` is ``"the backend is terminated"``, for which `killer` is another session, or ``"the client gives up"``.
+    """
+
+    def __init__(
+        self, storage: QueueStorage, path: str, statements: int, how: str, killer: psycopg.Connection[Any]
+    ) -> None:
+        self.seen: list[str] = []
+        self._left, self._how = statements, how
+        self._pid, self._killer = storage.connection.info.backend_pid, killer
+        on_statement(storage, path, before=self._before, after=self._after)
+
+    def _before(self, name: str) -> None:
+        if not self._left:
+            self._cut()
+
+    def _after(self, name: str) -> None:
+        self.seen.append(name)
+        if len(self.seen) == self._left:
+            self._cut()
+
+    def _cut(self) -> None:
+        if self._how == "the client gives up":
+            raise Interrupted
+        killed = self._killer.execute("SELECT pg_terminate_backend(%s, 10000)", [self._pid])
+        assert killed.fetchone() == (True,)
+
+
 def _names(path: str, namespace: Namespace) -> dict[bytes, str]:
     texts = statements(path)
     return {texts.render(name, namespace, slot=slot): name for name in texts for slot in range(16)}

@@ -10,14 +10,21 @@ import psycopg
 import pytest
 
 from parkkeeper.queue import ConservationBroken, QueueStorage
-from ringside import age, differences, end_jobs, on_statement, prune_all, query, snapshot, terminal
+from ringside import (
+    CutOff,
+    Interrupted,
+    age,
+    differences,
+    end_jobs,
+    on_statement,
+    prune_all,
+    query,
+    snapshot,
+    terminal,
+)
 
 Connect = Callable[..., psycopg.Connection[Any]]
 FLOOR = timedelta(hours=72)
-
-
-class Interrupted(BaseException):
-    """What a killed task may see in the middle of a statement: no Exception."""
 
 
 def _fill(storage: QueueStorage) -> tuple[list[int], int]:
@@ -48,36 +55,18 @@ def test_a_crash_at_any_statement_leaves_all_as_it_was(
     names = _statements(QueueStorage(connect(), namespace))
     assert {"carry", "fold", "truncate_ready", "truncate_done", "truncate_deltas", "reclaimed"} <= set(names)
 
-    # Before each statement, and after the last one: before the commit.
+    # Before the first statement, and after each: the last one is before the commit.
     for place in range(len(names) + 1):
         more, ended = _fill(storage)
         carried, total = carried + more, total + ended
         before = snapshot(storage)
         victim = QueueStorage(connect(), namespace)
-        seen: list[str] = []
-
-        def crash(
-            name: str, victim: QueueStorage = victim, seen: list[str] = seen, place: int = place
-        ) -> None:
-            if len(seen) == place:
-                if how == "the client gives up":
-                    raise Interrupted
-                pid = victim.connection.info.backend_pid
-                assert killer.execute("SELECT pg_terminate_backend(%s, 10000)", [pid]).fetchone() == (True,)
-            seen.append(name)
-
-        def crash_at_the_end(
-            name: str, seen: list[str] = seen, place: int = place, crash: Any = crash
-        ) -> None:
-            if len(seen) == place == len(names):
-                crash(name)
-
-        on_statement(victim, "queue/prune", before=crash, after=crash_at_the_end)
+        seen = CutOff(victim, "queue/prune", place, how, killer).seen
         with pytest.raises((Interrupted, psycopg.OperationalError)):
             victim.prune_oldest(FLOOR)
 
-        assert seen[:place] == names[:place]
-        assert snapshot(storage) == before, f"changed by a crash at statement {place}"
+        assert seen == names[:place]
+        assert snapshot(storage) == before, f"changed by a crash after {place} statements"
         prune_all(storage, failed_retention=FLOOR)
         assert differences(storage) == []
         counts = storage.queue_counts("q")
