@@ -32,8 +32,10 @@ QUEUES = {
     "pgqueuer": ("pgqueuer_queue", PEERS_PYTHON),
     "oban": ("oban_queue", PEERS_PYTHON),
 }
-#: Longer than any of them needs for what it is given, in seconds.
-PATIENCE = 900
+#: Each queue comes this often, in turns, and its best time counts: other work on the machine hits all alike.
+ROUNDS = 3
+#: Longer than any of them needs for a round, in seconds.
+PATIENCE = 300
 
 
 class Run:
@@ -49,7 +51,8 @@ class Run:
         for line in output.splitlines():
             said = json.loads(line)
             if "work" in said:
-                self.seconds[said["work"]] = said["seconds"]
+                best = self.seconds.get(said["work"], said["seconds"])
+                self.seconds[said["work"]] = min(best, said["seconds"])
             self.settings = said.get("settings", self.settings)
             self.trouble = f"skipped: {said['skipped']}" if "skipped" in said else self.trouble
 
@@ -72,16 +75,16 @@ def _address(dsn: str, name: str) -> str:
     return f"postgresql:///{name}?{urlencode(given)}"
 
 
-def run(module: str, python: Path, dsn: str, jobs: int) -> Run:
-    """Let one queue do all its work in a process of its own; trouble of any kind costs only what comes after it."""
-    result = Run()
+def run(result: Run, module: str, python: Path, dsn: str, jobs: int) -> None:
+    """Let one queue do a round in a process of its own; trouble of any kind costs only what comes after it."""
     if not python.exists():
         result.trouble = f"skipped: there is no {python.parent.parent.name}"
-        return result
+        return
     with empty_database(dsn) as address:
         process = subprocess.Popen(
-            [python, "-m", "peers", module, address, str(jobs)],
+            [python, "-m", "peers", module, str(jobs)],
             cwd=HERE,
+            env=os.environ | {"BENCH_DSN": address},  # Not among the arguments, which others can list.
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -97,13 +100,14 @@ def run(module: str, python: Path, dsn: str, jobs: int) -> Run:
                 f"over {PATIENCE} s" if isinstance(stopped, subprocess.TimeoutExpired) else "interrupted"
             )
     result.hear(output)
-    return result
 
 
 def show(results: dict[str, Run], jobs: int) -> None:
     """Print what was measured, each peer's rate with how many times as fast ours is."""
     table = Table("queue", *(f"{work}, jobs/s" for work in WORKS), "how", title_justify="left")
-    table.title = f"Queues on Postgres, {jobs:,} jobs, one process each, handlers that do nothing or fail"
+    table.title = (
+        f"Queues on Postgres, {jobs:,} jobs, handlers that do nothing or fail, best of {ROUNDS} rounds"
+    )
     for column in table.columns[1:-1]:
         column.justify = "right"
     ours = results[OURS].seconds
@@ -117,19 +121,20 @@ def show(results: dict[str, Run], jobs: int) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "(2.0x): Parkkeeper does that work twice as fast. Ratios hold; rates are this machine's of this hour."
+        "(2.0x): Parkkeeper did that work twice as fast. Each promises something else: see the page on benchmarks."
     )
 
 
-def main(jobs: int = 10_000) -> None:
-    """Give each queue `jobs` jobs for each piece of work, one queue after the other."""
-    results: dict[str, Run] = {}
+def main(jobs: int = 3_000) -> None:
+    """Give each queue `jobs` jobs for each piece of work, one queue after the other, and that several times."""
+    results = {name: Run() for name in QUEUES}
     with embedded.resolve_dsn() as dsn:
         with database.connect(dsn) as connection:
             [version] = connection.execute("SELECT current_setting('server_version')").fetchone() or ["?"]
             [fsync] = connection.execute("SELECT current_setting('fsync')").fetchone() or ["?"]
-        for name, (module, python) in QUEUES.items():
-            results[name] = run(module, python, dsn, jobs)
+        for name, (module, python) in ROUNDS * list(QUEUES.items()):
+            if not results[name].trouble:
+                run(results[name], module, python, dsn, jobs)
     show(results, jobs)
     load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     Console().print(

@@ -1,4 +1,4 @@
-"""Run one queue and print what it took, a JSON object a line: ``python -m peers MODULE DSN JOBS``."""
+"""Run one queue and print what it took, a JSON object a line: ``python -m peers MODULE JOBS``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import logging
+import os
 import sys
 import time
 
@@ -34,7 +35,7 @@ def tell(**what: object) -> None:
     sys.stdout.flush()
 
 
-def main(module: str, dsn: str, jobs: str) -> None:
+def main(module: str, jobs: str) -> None:
     """Measure the queue of `module`; what its handlers raise is not logged."""
     logging.disable(logging.CRITICAL)
     try:
@@ -43,7 +44,7 @@ def main(module: str, dsn: str, jobs: str) -> None:
         tell(skipped=f"{error.name} is not installed for Python {sys.version_info[0]}.{sys.version_info[1]}")
         return
     tell(settings=peer.settings)
-    asyncio.run(measure(peer, dsn, int(jobs)))
+    asyncio.run(measure(peer, os.environ["BENCH_DSN"], int(jobs)))
 
 
 if __name__ == "__main__":
