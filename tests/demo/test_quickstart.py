@@ -18,7 +18,7 @@ def test_the_script_prints_what_the_page_promises(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     counts = re.findall(
-        r"QueueCounts\(.*?terminal=(\d+), pruned_failed=(\d+), .*?failed=(\d+)\)", done.stdout
+        r"QueueCounts\(.*?terminal=(\d+), pruned_failed=(\d+), .*?\bfailed=(\d+)", done.stdout
     )
     assert counts == [("6", "0", "3"), ("6", "0", "3"), ("6", "3", "0")]
     assert "stored=3, formed=2, formed_strict=0, parked=1" in done.stdout

@@ -252,7 +252,7 @@ def _status(worker: Worker) -> str:
     done = worker.outcome
     return (
         f"{worker.in_hand} in hand, {done.completed} completed, {done.retryable} to be tried again, "
-        f"{done.failed} failed"
+        f"{done.failed + done.dead_lettered} failed for good"
     )
 
 
