@@ -23,17 +23,35 @@ def say(*contents: str) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
 
 
+def good(turn: Turn) -> Sequence[Memory]:
+    """Answer a canary as a provider does that works."""
+    return []
+
+
 class Scripted:
-    """An extractor that calls a function; what that returns or raises is its answer."""
+    """An extractor that calls a function; what that returns or raises is its answer.
+
+    Canaries have an answer of their own, a good one unless told otherwise: the provider works, whatever becomes of the
+    turns. With ``canary=None`` they get what turns get.
+    """
 
     name = "scripted"
     version = "7"
 
-    def __init__(self, answer: Callable[[Turn], Sequence[Memory]]) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Turn], Sequence[Memory]],
+        canary: Callable[[Turn], Sequence[Memory]] | None = good,
+    ) -> None:
         self._answer = answer
+        self._canary = canary or answer
         self.seen: list[Turn] = []
+        self.canaries: list[Turn] = []
 
     def extract(self, turn: Turn) -> Sequence[Memory]:
+        if turn.log_offset < 0:
+            self.canaries.append(turn)
+            return self._canary(turn)
         self.seen.append(turn)
         return self._answer(turn)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import threading
 import uuid
 from collections.abc import Callable
@@ -10,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from memory_kit import PATIENCE, Database, Scripted, failing, in_thread, raising, say, until
+from memory_kit import PATIENCE, Database, Scripted, failing, in_thread, say, until
 from parkkeeper.memory import MemoryStore, claims
+from parkkeeper.memory.circuit import Key
 from parkkeeper.memory.claims import Claim, claim
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
 from parkkeeper.memory.extractors.chunks import Chunks
@@ -21,7 +25,7 @@ STATE = ("formation_attempts", "formation_error_class", "claim_token")
 
 
 class Held:
-    """An extractor that waits for a signal before it answers."""
+    """An extractor that waits for a signal before it answers, but to a canary at once."""
 
     name = "held"
     version = "1"
@@ -31,6 +35,8 @@ class Held:
         self.go_on = threading.Event()
 
     def extract(self, turn: Turn) -> list[Memory]:
+        if turn.log_offset < 0:
+            return []
         self.entered.set()
         assert self.go_on.wait(PATIENCE)
         return [Memory("held")]
@@ -39,7 +45,10 @@ class Held:
 def die_with_a_turn(store: MemoryStore, max_attempts: int = 6) -> Claim:
     """Claim a turn as a batch does, and do nothing more: the worker is gone."""
     session = Session(store.connection, store.namespace)
-    taken = claim(session, "s", uuid.uuid4(), max_attempts=max_attempts, turn_budget=timedelta(minutes=5))
+    key = Key.of(Chunks())
+    taken = claim(
+        session, "s", uuid.uuid4(), key, max_attempts=max_attempts, turn_budget=timedelta(minutes=5)
+    )
     assert isinstance(taken, Claim)
     return taken
 
@@ -135,19 +144,49 @@ def test_a_lower_cap_parks_what_has_failed_that_often_with_its_own_class(
     assert db.turn(0, *STATE, "formation_error") == (2, "malformed", None, "why")
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(1), GeneratorExit()])
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_an_interrupt_hands_the_turns_back_uncounted_and_goes_on(
-    store: MemoryStore, db: Database, interrupt: BaseException, concurrency: int
+    store: MemoryStore, db: Database, interrupt: type[BaseException], concurrency: int
 ) -> None:
+    """As SIGTERM does it: the handler runs in the thread that waits for the extractions, and raises there."""
+
+    def stop(number: int, frame: object) -> None:
+        raise interrupt
+
     store.append_many("s", [{"messages": say("x")}] * 3)
-    with pytest.raises(type(interrupt)):
-        store.form_batch(raising(interrupt), concurrency=concurrency)
+    held = Held()
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        in_thread(lambda: held.entered.wait(PATIENCE) and os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(interrupt):
+            store.form_batch(held, concurrency=concurrency)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        held.go_on.set()
     assert (
         db("SELECT formation_attempts, claim_token, claimed_until FROM {schema}.observation")
         == [(0, None, None)] * 3
     )
     assert store.form_batch(Chunks()).formed == 3
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(1), GeneratorExit()])
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_what_looks_like_an_interrupt_but_comes_of_an_extractor_is_the_turns_failure(
+    store: MemoryStore, db: Database, ending: BaseException, concurrency: int
+) -> None:
+    """Or one turn, on which a library calls exit, would end every batch uncounted, for ever."""
+
+    def answer(turn: Turn) -> list[Memory]:
+        if turn.log_offset == 0:
+            raise ending
+        return []
+
+    store.append_many("s", [{"messages": say("x")}] * 3)
+    outcome = store.form_batch(Scripted(answer), concurrency=concurrency)
+    assert (outcome.formed, outcome.failed) == (2, 1)
+    assert db.turn(0, *STATE) == (1, "other", None)
 
 
 def test_an_interrupt_while_waiting_for_an_extraction_hands_the_turn_back(
@@ -218,17 +257,21 @@ def test_an_extraction_that_never_returns_is_a_timeout_and_ends_the_batch(
 ) -> None:
     store.append_many("s", [{"messages": say("x")}] * 3)
     held = Held()
-    outcome = store.form_batch(held, turn_budget=timedelta(milliseconds=50))
+    outcome = store.form_batch(held, turn_budget=timedelta(milliseconds=300))
     assert (outcome.formed, outcome.failed, outcome.backlog) == (0, 1, 3)
-    assert db.turn(0, *STATE, "formation_error") == (1, "timeout", None, "no result in 0.05 s")
+    assert db.turn(0, *STATE, "formation_error") == (1, "timeout", None, "no result in 0.3 s")
     # It must not keep the process from ending either.
     assert all(t.daemon for t in threading.enumerate() if t.name.startswith("parkkeeper-extract"))
     held.go_on.set()
 
 
 def test_a_result_that_comes_after_its_deadline_is_discarded(store: MemoryStore, db: Database) -> None:
+    def late(turn: Turn) -> list[Memory]:
+        until(lambda: datetime.now(UTC) > turn.deadline)
+        return [Memory("late")]
+
     store.append_many("s", [{"messages": say("x")}] * 2)
-    outcome = store.form_batch(Chunks(), turn_budget=timedelta(microseconds=1))
+    outcome = store.form_batch(Scripted(late), turn_budget=timedelta(milliseconds=300))
     assert (outcome.formed, outcome.failed) == (0, 1)
     assert db.turn(0, "formation_error_class") == "timeout"
     assert db.one("SELECT count(*) FROM {schema}.memory") == 0

@@ -94,6 +94,10 @@ def test_a_batch_claims_without_a_walk_over_what_it_has_claimed(pinned: MemorySt
         "after": last,
         "after_offset": TURNS,
         "max_attempts": 6,
+        "at_once": ["refusal"],
+        "extractor": "chunks",
+        "version": "1",
+        "identity": "",
         "lease": timedelta(minutes=5),
     }
     assert pages(db, "memory/claim", "claim", values) < FEW

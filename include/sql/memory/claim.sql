@@ -32,18 +32,27 @@ SELECT scope
 -- as well. A turn that has had its attempts is returned without its content and left as it is: it is to be parked, under
 -- locks that come before this one. A batch goes on behind its last turn of the scope (`after`): while an old snapshot is
 -- open the entries of all turns that were claimed before stand at the head of the index.
+-- While the circuit is open there is nothing to claim. With a turn comes the number of the streak in which others have
+-- failed: its success ends that. Null, as it nearly always is: nobody has, and a success says nothing new.
 -- The commit need not reach the disk: a claim lost in a crash of the server is one that never was.
-WITH due AS (
-    SELECT o.observation_id, o.log_offset, o.next_attempt_at, o.formation_attempts
+WITH circuit AS MATERIALIZED (
+    SELECT c.opened_at, CASE WHEN c.failing > 0 THEN c.streak END AS streak
+      FROM {schema}.formation_circuit AS c
+     WHERE c.extractor = %(extractor)s AND c.extractor_version = %(version)s AND c.identity = %(identity)s
+), due AS (
+    SELECT o.observation_id, o.log_offset, o.next_attempt_at, o.formation_attempts,
+           CASE WHEN o.claim_token IS NULL AND o.formation_error_class::text = ANY(%(at_once)s::text[]) THEN 1
+                ELSE %(max_attempts)s END AS cap
       FROM {schema}.observation AS o
      WHERE o.scope = %(scope)s
        AND o.formed_at IS NULL
        AND o.parked_at IS NULL
        AND o.next_attempt_at <= now()
        AND (o.next_attempt_at, o.log_offset) > (%(after)s::timestamptz, %(after_offset)s)
+       AND NOT EXISTS (SELECT FROM circuit WHERE circuit.opened_at IS NOT NULL)
      ORDER BY o.next_attempt_at, o.log_offset
      LIMIT 1
-       FOR NO KEY UPDATE SKIP LOCKED
+       FOR NO KEY UPDATE OF o SKIP LOCKED
 ), claimed AS (
     UPDATE {schema}.observation AS o
        SET formation_attempts = o.formation_attempts + 1,
@@ -56,11 +65,12 @@ WITH due AS (
            next_attempt_at = now() + %(lease)s
       FROM due
      WHERE o.observation_id = due.observation_id
-       AND due.formation_attempts < %(max_attempts)s
-    RETURNING o.observation_id, o.occurred_at, o.formation_attempts, o.deferrals
+       AND due.formation_attempts < due.cap
+    RETURNING o.observation_id, o.occurred_at, o.formation_attempts
 )
 SELECT due.observation_id, due.log_offset, due.next_attempt_at, claimed.occurred_at, claimed.formation_attempts,
-       claimed.deferrals, message.roles, message.contents, set_config('synchronous_commit', 'off', true)
+       message.roles, message.contents, now() AS claimed_at, (SELECT circuit.streak FROM circuit) AS streak,
+       set_config('synchronous_commit', 'off', true)
   FROM due
   LEFT JOIN claimed ON claimed.observation_id = due.observation_id
   LEFT JOIN LATERAL (

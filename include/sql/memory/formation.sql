@@ -9,6 +9,9 @@ WITH turn AS (
            formation_error = NULL,
            formation_error_class = NULL,
            formation_failed_at = NULL,
+           streak_circuit = NULL,
+           streak = NULL,
+           streak_attempts = 0,
            claim_token = NULL,
            claimed_until = NULL
      WHERE observation_id = %(observation_id)s
@@ -32,39 +35,42 @@ WITH turn AS (
 )
 SELECT observation_id FROM turn
 
--- name: retry_later
--- A failure with attempts left, or one that is not the turn's own: `returned` gives the attempt back.
+-- name: hold
+-- Under the circuit's lock: the turn, if the claim stands, and what it has behind it.
+SELECT formation_attempts, deferrals, streak_circuit, streak, streak_attempts
+  FROM {schema}.observation
+ WHERE observation_id = %(observation_id)s
+   AND claim_token = %(token)s
+   AND formed_at IS NULL
+   AND parked_at IS NULL
+   FOR NO KEY UPDATE
+
+-- name: fail
+-- A failure, be it the last one: what parks a turn is the answer of a canary, which comes later. An attempt that is not
+-- `spent` is a deferral.
 UPDATE {schema}.observation
-   SET formation_attempts = formation_attempts - %(returned)s,
-       deferrals = deferrals + %(returned)s,
+   SET formation_attempts = formation_attempts + %(spent)s - 1,
+       deferrals = deferrals + 1 - %(spent)s,
        formation_failed_at = clock_timestamp(),
        formation_error_class = %(error_class)s::{schema}.formation_error_class,
        formation_error = %(error)s,
        next_attempt_at = clock_timestamp() + %(wait)s,
+       streak_circuit = %(circuit_id)s,
+       streak = %(streak)s,
+       streak_attempts = %(streak_attempts)s,
        claim_token = NULL,
        claimed_until = NULL
  WHERE observation_id = %(observation_id)s
    AND claim_token = %(token)s
-   AND formed_at IS NULL
-   AND parked_at IS NULL
 
--- name: park
--- Under the scope's lock.
-UPDATE {schema}.observation
-   SET parked_at = clock_timestamp(),
-       park_count = park_count + 1,
-       formation_failed_at = clock_timestamp(),
-       formation_error_class = %(error_class)s::{schema}.formation_error_class,
-       formation_error = %(error)s,
-       claim_token = NULL,
-       claimed_until = NULL
- WHERE observation_id = %(observation_id)s
-   AND claim_token = %(token)s
-   AND formed_at IS NULL
-   AND parked_at IS NULL
-
--- name: backlog
-SELECT coalesce(sum(w.log_offset + 1 - f.formed - f.parked - f.erased), 0)::bigint
+-- name: left
+-- What is still to be formed, and whether it may be.
+SELECT coalesce(sum(w.log_offset + 1 - f.formed - f.parked - f.erased), 0)::bigint AS backlog,
+       EXISTS (
+            SELECT FROM {schema}.formation_circuit AS c
+             WHERE c.extractor = %(extractor)s AND c.extractor_version = %(version)s AND c.identity = %(identity)s
+               AND c.opened_at IS NOT NULL
+       ) AS open
   FROM {schema}.watermark AS w
   JOIN {schema}.watermark_formed AS f ON f.scope = w.scope
  WHERE %(scope)s::text IS NULL OR w.scope = %(scope)s

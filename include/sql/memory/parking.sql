@@ -1,26 +1,40 @@
 -- Giving turns up and taking them back.
 
 -- name: capped
--- Turns that have had their attempts and that nobody is forming: what the claim would park when it came to them.
-SELECT observation_id, scope
-  FROM {schema}.observation
- WHERE formed_at IS NULL AND parked_at IS NULL AND formation_attempts > 0
-   AND formation_attempts >= %(max_attempts)s
-   AND (claim_token IS NULL OR claimed_until <= now())
- ORDER BY scope, log_offset
+-- Turns that have had their attempts and that nobody is forming, but for those whose last failure may be an outage's:
+-- these wait for the canary of the next batch.
+SELECT o.observation_id, o.scope
+  FROM {schema}.observation AS o
+ WHERE o.formed_at IS NULL AND o.parked_at IS NULL AND o.formation_attempts > 0
+   AND o.formation_attempts >= CASE WHEN o.formation_error_class::text = ANY(%(at_once)s::text[]) THEN 1
+                                    ELSE %(max_attempts)s END
+   AND (o.claim_token IS NULL OR o.claimed_until <= now())
+   AND NOT EXISTS (
+        SELECT FROM {schema}.formation_circuit AS c
+         WHERE c.circuit_id = o.streak_circuit AND c.answered < o.streak
+       )
+ ORDER BY o.scope, o.log_offset
  LIMIT %(limit)s
 
 -- name: park_capped
--- Under the locks of their scopes. A claim that was never answered means that its worker went down with it.
+-- Under the locks of their scopes. A claim that was never answered means that its worker went down with it. What is read
+-- of a circuit needs no lock: a streak that was answered stays so, and what it gives back is not at its cap.
 WITH capped AS (
-    SELECT observation_id, scope, claim_token IS NOT NULL AS crashed
-      FROM {schema}.observation
-     WHERE observation_id = ANY(%(observation_ids)s)
-       AND formed_at IS NULL AND parked_at IS NULL
-       AND formation_attempts > 0 AND formation_attempts >= %(max_attempts)s
-       AND (claim_token IS NULL OR claimed_until <= now())
-     ORDER BY scope, log_offset
-       FOR NO KEY UPDATE
+    SELECT o.observation_id, o.scope, o.claim_token IS NOT NULL AS crashed
+      FROM {schema}.observation AS o
+     WHERE o.observation_id = ANY(%(observation_ids)s)
+       AND o.formed_at IS NULL AND o.parked_at IS NULL
+       AND o.formation_attempts > 0
+       AND o.formation_attempts >= CASE WHEN o.formation_error_class::text = ANY(%(at_once)s::text[]) THEN 1
+                                        ELSE %(max_attempts)s END
+       AND (o.claim_token IS NULL OR o.claimed_until <= now())
+       AND NOT EXISTS (
+            SELECT FROM {schema}.formation_circuit AS c
+             WHERE c.circuit_id = o.streak_circuit AND c.answered < o.streak
+               AND (%(circuit_id)s::bigint IS NULL OR c.circuit_id = %(circuit_id)s)
+           )
+     ORDER BY o.scope, o.log_offset
+       FOR NO KEY UPDATE OF o
 )
 UPDATE {schema}.observation AS o
    SET parked_at = clock_timestamp(),
@@ -67,16 +81,23 @@ SELECT observation_id, scope, log_offset, formation_attempts AS attempts, park_c
  LIMIT %(limit)s
 
 -- name: to_unpark
--- Which parked turns meet the filter, the longest parked first.
-SELECT observation_id, scope, parked_at
-  FROM {schema}.observation
- WHERE parked_at IS NOT NULL
-   AND (%(observation_ids)s::bigint[] IS NULL OR observation_id = ANY(%(observation_ids)s))
-   AND (%(scope)s::text IS NULL OR scope = %(scope)s)
-   AND (%(classes)s::text[] IS NULL OR coalesce(formation_error_class::text, 'other') = ANY(%(classes)s))
-   AND (%(older_than)s::interval IS NULL OR parked_at <= now() - %(older_than)s::interval)
-   AND (%(max_park_count)s::integer IS NULL OR park_count <= %(max_park_count)s)
- ORDER BY parked_at, observation_id
+-- Which parked turns meet the filter, the longest parked first. With `answering`, none whose provider is known not to
+-- answer; an open circuit that nobody has come to probe for an hour belongs to an extractor that is no longer used.
+SELECT o.observation_id, o.scope, o.parked_at
+  FROM {schema}.observation AS o
+ WHERE o.parked_at IS NOT NULL
+   AND (%(observation_ids)s::bigint[] IS NULL OR o.observation_id = ANY(%(observation_ids)s))
+   AND (%(scope)s::text IS NULL OR o.scope = %(scope)s)
+   AND (%(classes)s::text[] IS NULL OR coalesce(o.formation_error_class::text, 'other') = ANY(%(classes)s))
+   AND (%(older_than)s::interval IS NULL OR o.parked_at <= now() - %(older_than)s::interval)
+   AND (%(max_park_count)s::integer IS NULL OR o.park_count <= %(max_park_count)s)
+   AND NOT (%(answering)s AND EXISTS (
+            SELECT FROM {schema}.formation_circuit AS c
+             WHERE c.circuit_id = o.streak_circuit
+               AND c.opened_at IS NOT NULL
+               AND c.next_probe_at > now() - interval '1 hour'
+           ))
+ ORDER BY o.parked_at, o.observation_id
  LIMIT %(limit)s
 
 -- name: unpark
@@ -96,6 +117,9 @@ WITH chosen AS (
            formation_failed_at = NULL,
            formation_error_class = NULL,
            formation_error = NULL,
+           streak_circuit = NULL,
+           streak = NULL,
+           streak_attempts = 0,
            next_attempt_at = now()
       FROM chosen
      WHERE o.observation_id = chosen.observation_id

@@ -6,6 +6,7 @@ Imports no Airflow. ``docs/explanation/memory.md`` and ADR 0002 say what is prom
 from parkkeeper.memory.errors import IdempotencyConflict, InvalidTurn, TurnErased
 from parkkeeper.memory.outcomes import (
     Appended,
+    Circuit,
     ErasureReceipt,
     FormationOutcome,
     Freshness,
@@ -19,6 +20,7 @@ from parkkeeper.memory.store import MemoryStore
 
 __all__ = [
     "Appended",
+    "Circuit",
     "ErasureReceipt",
     "FormationOutcome",
     "Freshness",

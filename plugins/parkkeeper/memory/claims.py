@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from parkkeeper.database import statements
+from parkkeeper.memory.breaker import PARKED_AT_ONCE
+from parkkeeper.memory.circuit import Key
 from parkkeeper.memory.extractors import Message
 from parkkeeper.memory.session import Session
 
@@ -35,12 +37,16 @@ class Capped(Due):
 
 @dataclass(frozen=True, slots=True)
 class Claim(Due):
-    """It is in hand. `attempt` counts this one; `deferrals` how often the provider asked to wait before it."""
+    """It is in hand, since `claimed_at`; `attempt` counts this one.
+
+    `streak` is the streak of failures that its success would end; None when there is none.
+    """
 
     occurred_at: datetime
     attempt: int
-    deferrals: int
     token: UUID
+    claimed_at: datetime
+    streak: int | None
     messages: tuple[Message, ...] = field(repr=False)
 
 
@@ -48,18 +54,23 @@ def claim(
     session: Session,
     scope: str,
     token: UUID,
+    key: Key,
     *,
     after: Due | None = None,
     max_attempts: int,
     turn_budget: timedelta,
 ) -> Claim | Capped | None:
-    """Take the oldest due turn of `scope` behind `after` under `token`; None when all are taken or none is due."""
-    values = {
+    """Take the oldest due turn of `scope` behind `after` under `token`.
+
+    None when all are taken or none is due, and while the circuit of `key` is open.
+    """
+    values = asdict(key) | {
         "scope": scope,
         "token": token,
         "after": "-infinity" if after is None else after.next_attempt_at,
         "after_offset": -1 if after is None else after.log_offset,
         "max_attempts": max_attempts,
+        "at_once": list(PARKED_AT_ONCE),
         "lease": turn_budget + STORE_TIME,
     }
     row = session.execute(_SQL, "claim", values).fetchone()
@@ -72,7 +83,7 @@ def claim(
         {"role": role, "content": content}
         for role, content in zip(row.roles or (), row.contents or (), strict=True)
     )
-    return Claim(*due, row.occurred_at, row.formation_attempts, row.deferrals, token, messages)
+    return Claim(*due, row.occurred_at, row.formation_attempts, token, row.claimed_at, row.streak, messages)
 
 
 def hand_back(session: Session, tokens: Collection[UUID]) -> None:
@@ -92,34 +103,49 @@ class DueTurns:
     """
 
     def __init__(
-        self, session: Session, scope: str | None, *, limit: int, max_attempts: int, turn_budget: timedelta
+        self,
+        session: Session,
+        scope: str | None,
+        key: Key,
+        *,
+        limit: int,
+        max_attempts: int,
+        turn_budget: timedelta,
     ) -> None:
         self._session = session
+        self._key = key
         self._max_attempts = max_attempts
         self._turn_budget = turn_budget
         self._left = limit
-        # Each with the last turn that was taken of it.
-        self._scopes: deque[tuple[str, Due | None]] = deque(
-            (name, None) for name in ([scope] if scope is not None else self._due_scopes(limit))
-        )
+        self._scope = scope
+        self._scopes: deque[tuple[str, Due | None]] | None = None
+
+    def _begun(self) -> deque[tuple[str, Due | None]]:
+        """Return the scopes, each with the last turn that was taken of it; found when the first turn is."""
+        if self._scopes is None:
+            names = [self._scope] if self._scope is not None else self._due_scopes(self._left)
+            self._scopes = deque((name, None) for name in names)
+        return self._scopes
 
     def _due_scopes(self, limit: int) -> list[str]:
         return [row.scope for row in self._session.execute(_SQL, "due_scopes", {"limit": limit})]
 
     def take(self, token: UUID) -> Claim | Capped | None:
         """Claim the next turn under `token`; None when there is none or the batch has had its share."""
-        while self._scopes and self._left:
-            scope, last = self._scopes.popleft()
+        scopes = self._begun()
+        while scopes and self._left:
+            scope, last = scopes.popleft()
             taken = claim(
                 self._session,
                 scope,
                 token,
+                self._key,
                 after=last,
                 max_attempts=self._max_attempts,
                 turn_budget=self._turn_budget,
             )
             if taken is not None:
-                self._scopes.append((scope, taken))
+                scopes.append((scope, taken))
                 self._left -= 1
                 return taken
         return None

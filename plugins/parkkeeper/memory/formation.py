@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -13,9 +14,11 @@ import psycopg
 
 from parkkeeper.database import TRANSIENT, statements
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import settling
-from parkkeeper.memory.claims import Claim, DueTurns, hand_back
+from parkkeeper.memory import circuit, settling
+from parkkeeper.memory.circuit import Key
+from parkkeeper.memory.claims import Capped, Claim, Due, DueTurns, hand_back
 from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory, Turn
+from parkkeeper.memory.inquiry import Inquiry
 from parkkeeper.memory.outcomes import FormationOutcome
 from parkkeeper.memory.session import Session
 from parkkeeper.memory.turns import CONTENT_LENGTH, storable
@@ -29,14 +32,11 @@ _KIND_LENGTH = 64
 #: A longer time than this is as good as none, and more than the clocks of machines can count with.
 LONGEST_BUDGET = timedelta(days=36_500)
 
-# What Python raises to end something, not because something failed. Others that are no Exception (a cancelled task, a
-# panic in an extension) come of the turn: they must count, or one turn would end every batch for ever.
-_ENDINGS = (KeyboardInterrupt, SystemExit, GeneratorExit)
-
 
 def form_batch(
     session: Session,
     extractor: Extractor,
+    key: Key,
     *,
     scope: str | None,
     limit: int,
@@ -46,19 +46,21 @@ def form_batch(
 ) -> FormationOutcome:
     """Form up to `limit` due turns; the arguments are checked already."""
     turn_budget = min(turn_budget, LONGEST_BUDGET)
-    due = DueTurns(session, scope, limit=limit, max_attempts=max_attempts, turn_budget=turn_budget)
-    batch = _Batch(session, extractor, due, max_attempts, turn_budget, min(concurrency, limit))
+    due = DueTurns(session, scope, key, limit=limit, max_attempts=max_attempts, turn_budget=turn_budget)
+    batch = _Batch(session, extractor, key, due, max_attempts, turn_budget, min(concurrency, limit))
     batch.run()
-    done = batch.done
-    row = session.execute(_SQL, "backlog", {"scope": scope}).fetchone()
+    done, given_back = batch.done, batch.inquiry.given_back
+    row = session.execute(_SQL, "left", asdict(key) | {"scope": scope}).fetchone()
+    assert row is not None
     return FormationOutcome(
         formed=done[settling.FORMED],
-        failed=done[settling.FAILED] + done[settling.PARKED],
+        failed=done[settling.FAILED] - given_back,
         parked=done[settling.PARKED],
-        deferred=done[settling.DEFERRED],
+        deferred=done[settling.DEFERRED] + given_back,
         memories=batch.memories,
-        backlog=row[0] if row else 0,
+        backlog=row.backlog,
         discarded=done[settling.DISCARDED],
+        circuit="open" if row.open else "closed",
     )
 
 
@@ -69,6 +71,7 @@ class _Batch:
         self,
         session: Session,
         extractor: Extractor,
+        key: Key,
         due: DueTurns,
         max_attempts: int,
         turn_budget: timedelta,
@@ -78,6 +81,7 @@ class _Batch:
         self.memories = 0
         self._session = session
         self._extractor = extractor
+        self._key = key
         self._due = due
         self._max_attempts = max_attempts
         self._turn_budget = turn_budget
@@ -85,49 +89,79 @@ class _Batch:
         self._claiming = True
         self._in_hand: dict[UUID, tuple[Claim, float]] = {}  # token -> claim, deadline of the monotonic clock
         self._tokens: set[UUID] = set()  # under which claims may stand in the database
+        self._workers = Workers(extractor, concurrency)
+        self.inquiry = Inquiry(session, key, self._workers, turn_budget, self._park)
 
     def run(self) -> None:
         """Work until nothing is in hand and nothing more is to be claimed; hand back what an exception cuts short."""
-        workers = Workers(self._extractor, self._concurrency)
         try:
-            self._claim(workers)
-            while self._in_hand:
-                self._settle_next(workers)
-                self._claim(workers)
+            self.inquiry.begin()
+            self._claim()
+            while self._in_hand or self.inquiry.pending:
+                self._settle_next()
+                self.inquiry.go_on()
+                self._claim()
         except BaseException:
             self._hand_back()
+            self.inquiry.end()
             raise
         finally:
-            workers.close()
+            self._workers.close()
 
-    def _claim(self, workers: Workers) -> None:
-        while self._claiming and len(self._in_hand) < self._concurrency:
+    def _claim(self) -> None:
+        while self._may_claim():
             token = uuid4()
             # Noted first: an interrupt may come when the claim is made and not yet returned.
             self._tokens.add(token)
             taken = self._due.take(token)
             if isinstance(taken, Claim):
-                self._submit(workers, taken)
+                self._submit(taken)
                 continue
             self._tokens.remove(token)
             if taken is None:
                 self._claiming = False
-            else:
-                self.done[settling.PARKED] += settling.park_capped(
-                    self._session, [taken.scope], [taken.observation_id], max_attempts=self._max_attempts
-                )
+            elif not self._park([taken]):
+                # Its failures may be an outage's. What a crash of its worker left at the cap was parked just now: that
+                # is no provider's answer, and there is nobody to ask about it.
+                self.inquiry.suspect_capped(taken)
 
-    def _submit(self, workers: Workers, claim: Claim) -> None:
-        self._in_hand[claim.token] = claim, time.monotonic() + self._turn_budget.total_seconds()
-        deadline = datetime.now(UTC) + self._turn_budget
-        workers.submit(
-            claim, Turn(claim.scope, claim.log_offset, claim.occurred_at, claim.messages, deadline)
+    def _may_claim(self) -> bool:
+        return (
+            self._claiming
+            and len(self._in_hand) < self._concurrency
+            and not self.inquiry.open
+            and not self.inquiry.pending
         )
 
-    def _settle_next(self, workers: Workers) -> None:
+    def _park(self, turns: Sequence[Due], circuit_id: int | None = None) -> int:
+        parked = 0
+        for turn in turns:
+            number = settling.park_capped(
+                self._session,
+                [turn.scope],
+                [turn.observation_id],
+                max_attempts=self._max_attempts,
+                circuit_id=circuit_id,
+            )
+            parked += number
+            if isinstance(turn, Capped):
+                self.done[settling.FAILED] += number  # by others, who could not say so
+        self.done[settling.PARKED] += parked
+        return parked
+
+    def _submit(self, claim: Claim) -> None:
+        self._in_hand[claim.token] = claim, time.monotonic() + self._turn_budget.total_seconds()
+        deadline = datetime.now(UTC) + self._turn_budget
+        self._workers.submit(
+            claim.token, Turn(claim.scope, claim.log_offset, claim.occurred_at, claim.messages, deadline)
+        )
+
+    def _settle_next(self) -> None:
         """Settle the next result, or every turn whose time is up when none comes before that."""
-        earliest = min(deadline for _, deadline in self._in_hand.values())
-        extraction = workers.next(earliest - time.monotonic())
+        waits = [deadline - time.monotonic() for _, deadline in self._in_hand.values()]
+        if (wait := self.inquiry.wait()) is not None:
+            waits.append(wait)
+        extraction = self._workers.next(min(waits))
         if extraction is not None:
             self._settle(extraction)
             return
@@ -136,18 +170,16 @@ class _Batch:
             self._overrun(claim)
 
     def _settle(self, extraction: Extraction) -> None:
-        claim = extraction.claim
-        if claim.token not in self._in_hand:
+        if self.inquiry.is_canary(extraction.token):
+            self.inquiry.answer(_failure(extraction), extraction.finished_at)
+            return
+        if extraction.token not in self._in_hand:
             return  # it overran, and that is recorded
-        error = extraction.error
-        if isinstance(error, _ENDINGS):
-            raise error  # the process is to end, the turn has not failed
-        if extraction.finished_at > self._in_hand[claim.token][1]:
+        claim, deadline = self._in_hand[extraction.token]
+        if extraction.finished_at > deadline:
             self._overrun(claim)
-        elif error is not None:
-            self._fail(claim, _classed(error))
-        elif (fault := _fault(extraction.memories)) is not None:
-            self._fail(claim, ExtractionError("malformed", fault))
+        elif (error := _failure(extraction)) is not None:
+            self._fail(claim, error)
         else:
             self._form(claim, extraction.memories)
 
@@ -170,9 +202,13 @@ class _Batch:
         self._settled(claim, outcome)
         if outcome == settling.FORMED:
             self.memories += len(memories)
+        if claim.streak is not None:
+            circuit.succeed(self._session, self._key, claim.streak, claim.claimed_at)
 
     def _fail(self, claim: Claim, error: ExtractionError) -> None:
-        self._settled(claim, settling.fail(self._session, claim, error, max_attempts=self._max_attempts))
+        recorded = settling.fail(self._session, claim, self._key, error, max_attempts=self._max_attempts)
+        self._settled(claim, recorded.outcome)
+        self.inquiry.suspect(claim, recorded)
         _LOG.info(
             "scope %s offset %d: attempt %d: %s",
             claim.scope,
@@ -197,6 +233,14 @@ class _Batch:
                 error.sqlstate or type(error).__name__,
                 len(self._tokens),
             )
+
+
+def _failure(extraction: Extraction) -> ExtractionError | None:
+    """Return why an extraction came to nothing that can be stored; None when it did not."""
+    if extraction.error is not None:
+        return _classed(extraction.error)
+    fault = _fault(extraction.memories)
+    return None if fault is None else ExtractionError("malformed", fault)
 
 
 def _classed(error: BaseException) -> ExtractionError:

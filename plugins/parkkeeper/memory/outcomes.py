@@ -29,9 +29,10 @@ class FormationOutcome:
     """What one batch did, in turns.
 
     `failed` counts attempts that failed and were not deferred, among them those that ended in a park; `parked` counts
-    these. `deferred` turns wait for the time that the provider asked for and spent no attempt. `discarded` results
-    came for a turn that was erased, parked or taken over meanwhile. `memories` were stored. `backlog` is what is still
-    to be formed, of the scope that was asked for or of the namespace.
+    these. `deferred` attempts failed and were not spent: the provider asked to wait, or its canary failed. `discarded`
+    results came for a turn that was erased, parked or taken over meanwhile. `memories` were stored. `backlog` is what
+    is still to be formed, of the scope that was asked for or of the namespace. `circuit` is ``open`` when the batch
+    ended because the provider does not answer, else ``closed``.
     """
 
     formed: int
@@ -41,6 +42,49 @@ class FormationOutcome:
     memories: int
     backlog: int
     discarded: int = 0
+    circuit: str = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """Whether one extractor's provider answers; it exists once the extractor has failed.
+
+    Attributes
+    ----------
+    identity
+        Which of several providers, as the extractor says, e.g. its connection or model; "" when it says nothing.
+    state
+        ``closed``: turns are tried. ``open``: the canary failed, and until it succeeds no turn is.
+    opened_at
+        Since when it is open; None when it is closed.
+    next_probe_at
+        From when on the next batch sends a canary; None when it is closed.
+    probing
+        Whether a canary is on its way right now.
+    error_class
+        Of which kind the last canary's failure was, while it is open.
+    failures
+        How many canaries in a row have failed, while it is open.
+    failing
+        How many turns have failed since the last success or canary.
+    closed_at
+        When it was last closed; None when it was never open.
+    canaries
+        How many canaries were ever sent.
+    """
+
+    extractor: str
+    version: str
+    identity: str
+    state: str
+    opened_at: datetime | None
+    next_probe_at: datetime | None
+    probing: bool
+    error_class: str | None
+    failures: int
+    failing: int
+    closed_at: datetime | None
+    canaries: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,13 @@ from parkkeeper.database import retried, statements, transaction
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import watermark
 from parkkeeper.memory.arguments import check_counts
+from parkkeeper.memory.breaker import PARKED_AT_ONCE, PROVIDER_CLASSES
 from parkkeeper.memory.extractors import ERROR_CLASSES
 from parkkeeper.memory.outcomes import ParkedTurn, SweepOutcome
 from parkkeeper.memory.session import Session
 from parkkeeper.memory.settling import park_capped
 
 _SQL = statements("memory/parking")
-
-#: Classes that speak of the provider rather than of the turn.
-PROVIDER_CLASSES = ("rate_limited", "quota", "auth", "unavailable", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +26,10 @@ class SweepPolicy:
     Attributes
     ----------
     max_attempts
-        Turns with this many attempts that nobody is forming are parked.
+        Turns with this many attempts that nobody is forming are parked, unless their last failure may be an outage's.
     unpark_classes
-        Turns that were parked for one of these classes are unparked; empty for none.
+        Turns that were parked for one of these classes are unparked, once their provider's circuit is closed; empty for
+        none.
     max_park_count
         A turn that was parked more often than this stays parked.
     limit
@@ -77,8 +76,12 @@ def unpark(
     older_than: timedelta | None = None,
     limit: int | None = None,
     max_park_count: int | None = None,
+    answering: bool = False,
 ) -> int:
-    """Put the parked turns that meet every condition back into the backlog; return how many."""
+    """Put the parked turns that meet every condition back into the backlog; return how many.
+
+    `answering` leaves those parked whose provider does not answer at present.
+    """
     values = {
         "observation_ids": None if observation_ids is None else list(observation_ids),
         "scope": scope,
@@ -86,6 +89,7 @@ def unpark(
         "older_than": older_than,
         "limit": limit,
         "max_park_count": max_park_count,
+        "answering": answering,
     }
 
     def work() -> int:
@@ -112,12 +116,17 @@ def unpark(
 def sweep(session: Session, policy: SweepPolicy) -> SweepOutcome:
     """Park what is at its cap, return claims that ran out, unpark by `policy`: each step a transaction of its own."""
     limit = {"limit": policy.limit}
-    capped = session.execute(_SQL, "capped", limit | {"max_attempts": policy.max_attempts}).fetchall()
+    caps = {"max_attempts": policy.max_attempts, "at_once": list(PARKED_AT_ONCE)}
+    capped = session.execute(_SQL, "capped", limit | caps).fetchall()
     scopes, ids = {row.scope for row in capped}, [row.observation_id for row in capped]
     newly_parked = park_capped(session, scopes, ids, max_attempts=policy.max_attempts)
     returned = session.execute(_SQL, "return_expired", limit).rowcount
     unparked = unpark(
-        session, classes=policy.unpark_classes, max_park_count=policy.max_park_count, limit=policy.limit
+        session,
+        classes=policy.unpark_classes,
+        max_park_count=policy.max_park_count,
+        limit=policy.limit,
+        answering=True,
     )
     by_class = {row.error_class: row.parked for row in session.execute(_SQL, "parked_totals", {})}
     return SweepOutcome(newly_parked, unparked, returned, sum(by_class.values()), by_class)

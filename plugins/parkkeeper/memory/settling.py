@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Collection, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
 
 import psycopg
 
 from parkkeeper.database import retried, statements, transaction
 from parkkeeper.error_text import kept_error
-from parkkeeper.memory import watermark
-from parkkeeper.memory.claims import Claim
+from parkkeeper.memory import circuit, watermark
+from parkkeeper.memory.breaker import PARKED_AT_ONCE, Failure
+from parkkeeper.memory.circuit import Key
+from parkkeeper.memory.claims import Claim, hand_back
 from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory
 from parkkeeper.memory.search import spaced
 from parkkeeper.memory.session import Session
@@ -20,14 +22,6 @@ from parkkeeper.memory.session import Session
 _SQL = statements("memory/formation")
 _PARKING = statements("memory/parking")
 _LOG = logging.getLogger(__name__)
-
-#: Classes that another attempt does not cure.
-PARKED_AT_ONCE = frozenset({"refusal", "too_long"})
-FIRST_WAIT = timedelta(seconds=10)
-LONGEST_WAIT = timedelta(hours=1)
-SHORTEST_DEFERRAL = timedelta(seconds=1)
-#: How often a turn waits at its provider's wish without spending an attempt; counted anew after an unpark.
-MAX_DEFERRALS = 10
 
 FORMED, FAILED, DEFERRED, PARKED, DISCARDED = "formed", "failed", "deferred", "parked", "discarded"
 
@@ -60,20 +54,36 @@ def _search_text(text: str) -> str | None:
     return None if found == text else found
 
 
-def fail(session: Session, claim: Claim, error: ExtractionError, *, max_attempts: int) -> str:
-    """Record a failed attempt; its text stays on the row and nowhere else.
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What became of a failed attempt.
 
-    Returns
-    -------
-    str
-        ``failed`` when the turn is tried again after a while, ``deferred`` when no attempt was spent, ``parked`` when
-        it was the last attempt, ``discarded`` when the claim no longer stands.
+    Attributes
+    ----------
+    outcome
+        ``failed`` when the attempt is spent, unless a canary gives it back; ``deferred`` when none was spent;
+        ``discarded`` when the claim no longer stands.
+    streak
+        To which the failure belongs; 0 for none, because the circuit is open or the claim no longer stands.
+    asks
+        A canary is owed to it.
+    capped
+        The turn is to be parked if that canary succeeds.
     """
+
+    outcome: str
+    streak: int = 0
+    asks: bool = False
+    capped: bool = False
+
+
+def fail(session: Session, claim: Claim, key: Key, error: ExtractionError, *, max_attempts: int) -> Recorded:
+    """Record a failed attempt; its text stays on the row and nowhere else."""
     try:
-        return _fail(session, claim, error, _text(error), max_attempts)
+        return _fail(session, claim, key, error, _text(error), max_attempts)
     except (psycopg.DataError, psycopg.IntegrityError, UnicodeError):
         # Whatever the text is, the failure is recorded: a turn whose failure cannot be told would never be parked.
-        return _fail(session, claim, error, None, max_attempts)
+        return _fail(session, claim, key, error, None, max_attempts)
 
 
 def _text(error: ExtractionError) -> str | None:
@@ -84,54 +94,63 @@ def _text(error: ExtractionError) -> str | None:
         return None
 
 
-def _fail(session: Session, claim: Claim, error: ExtractionError, text: str | None, max_attempts: int) -> str:
-    values = {
-        "observation_id": claim.observation_id,
-        "token": claim.token,
-        "error_class": error.error_class,
-        "error": text,
-    }
-    deferral = _deferral(claim, error)
-    if deferral is None and claim.attempt >= (1 if error.error_class in PARKED_AT_ONCE else max_attempts):
-        return _park(session, claim.scope, values)
-    wait = deferral or _backoff(claim.attempt) * random.uniform(1, 1.2)
-    values |= {"returned": int(deferral is not None), "wait": wait}
-    if not session.execute(_SQL, "retry_later", values).rowcount:
-        return DISCARDED
-    return FAILED if deferral is None else DEFERRED
+def _fail(
+    session: Session, claim: Claim, key: Key, error: ExtractionError, text: str | None, max_attempts: int
+) -> Recorded:
+    standing = {"observation_id": claim.observation_id, "token": claim.token}
 
-
-def _backoff(attempt: int) -> timedelta:
-    # The exponent is bounded too: long before an attempt of the hundreds, the wait would be longer than a timedelta.
-    return min(FIRST_WAIT * (1 << min(attempt - 1, 10)), LONGEST_WAIT)
-
-
-def _deferral(claim: Claim, error: ExtractionError) -> timedelta | None:
-    """Return how long the provider asked to wait, when that is why the attempt failed and it may still ask."""
-    if error.error_class != "rate_limited" or error.retry_after is None or claim.deferrals >= MAX_DEFERRALS:
-        return None
-    return min(max(error.retry_after, SHORTEST_DEFERRAL), LONGEST_WAIT)
-
-
-def _park(session: Session, scope: str, values: dict[str, object]) -> str:
-    def work() -> str:
+    def work() -> Recorded:
         with transaction(session.connection, "form_batch"):
-            watermark.lock(session, [scope])
-            if not session.execute(_SQL, "park", values).rowcount:
-                return DISCARDED
-            change = watermark.Change()
-            change.count_parked(str(values["error_class"]), 1)
-            watermark.recompute(session, {scope: change})
-            return PARKED
+            row = circuit.lock(session, key)
+            turn = session.execute(_SQL, "hold", standing).fetchone()
+            if turn is None:
+                return Recorded(DISCARDED)
+            failure = Failure(
+                error.error_class, turn.formation_attempts, turn.deferrals, max_attempts, error.retry_after
+            )
+            marked = turn.streak if turn.streak_circuit == row.circuit_id else None
+            after, treatment = row.breaker.record(failure, marked, row.now)
+            if not treatment.recorded:
+                hand_back(session, [claim.token])
+                return Recorded(DEFERRED)
+            circuit.store(session, row.circuit_id, after)
+            earlier = turn.streak_attempts if marked is not None and marked > after.answered else 0
+            wait = treatment.wait * random.uniform(1, 1.2) if treatment.spent else treatment.wait
+            recorded = {
+                "spent": int(treatment.spent),
+                "error_class": error.error_class,
+                "error": text,
+                "wait": wait,
+                "circuit_id": row.circuit_id,
+                "streak": after.streak,
+                "streak_attempts": earlier + treatment.spent,
+            }
+            session.execute(_SQL, "fail", standing | recorded)
+            outcome = FAILED if treatment.spent else DEFERRED
+            return Recorded(outcome, after.streak, treatment.asks, treatment.capped)
 
     return retried(session.connection, work)
 
 
 def park_capped(
-    session: Session, scopes: Collection[str], observation_ids: Sequence[int], *, max_attempts: int
+    session: Session,
+    scopes: Collection[str],
+    observation_ids: Sequence[int],
+    *,
+    max_attempts: int,
+    circuit_id: int | None = None,
 ) -> int:
-    """Park those of the turns that still have had all their attempts and that nobody is forming; return how many."""
-    values = {"observation_ids": list(observation_ids), "max_attempts": max_attempts}
+    """Park those of the turns that still have had all their attempts and that nobody is forming; return how many.
+
+    A turn whose last failure nothing has answered is left alone, so that no outage parks it. With `circuit_id`, whose
+    canary has just succeeded, only failures of that circuit count for this: others may never be answered.
+    """
+    values = {
+        "observation_ids": list(observation_ids),
+        "max_attempts": max_attempts,
+        "at_once": list(PARKED_AT_ONCE),
+        "circuit_id": circuit_id,
+    }
 
     def work() -> int:
         with transaction(session.connection, "park"):

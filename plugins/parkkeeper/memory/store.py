@@ -10,7 +10,7 @@ import psycopg
 
 from parkkeeper.database import refuse_open_transaction
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import erasure, formation, log, parking, reading
+from parkkeeper.memory import circuit, erasure, formation, log, parking, reading
 from parkkeeper.memory.arguments import (
     check_counts,
     check_offset,
@@ -22,6 +22,7 @@ from parkkeeper.memory.digests import Digests
 from parkkeeper.memory.extractors import Extractor
 from parkkeeper.memory.outcomes import (
     Appended,
+    Circuit,
     ErasureReceipt,
     FormationOutcome,
     Freshness,
@@ -147,6 +148,9 @@ class MemoryStore:
     ) -> FormationOutcome:
         """Form turns that are due, one claim at a time, until `limit` were claimed or none is due.
 
+        A failure that may be the provider's is followed by a canary, a turn without content. If that fails too, the
+        attempts are given back, the circuit opens, and no batch tries a turn until a canary succeeds.
+
         Whatever else ends the call (an interrupt, a lost session) hands the turns in hand back without counting their
         attempts; if the database is out of reach they come due when their claims end.
 
@@ -159,7 +163,8 @@ class MemoryStore:
         limit
             The most turns that are claimed.
         max_attempts
-            A turn is parked when this many attempts have failed; refusal and too_long park at the first.
+            A turn is parked when this many attempts have failed and the canary has not; refusal and too_long park at
+            the first.
         turn_budget
             How long one extraction may take. On overrun the attempt failed with class timeout and the batch ends.
         concurrency
@@ -180,19 +185,27 @@ class MemoryStore:
                 f"extractor is a {type(extractor).__name__}: it needs name, version and extract(turn); "
                 "parkkeeper.memory.extractors.load returns a shipped one by its name"
             )
-        for field in ("name", "version"):
-            checked_name(f"extractor.{field}", getattr(extractor, field))
+        key = circuit.Key.of(extractor)
         refuse_open_transaction(self.connection, "form_batch")
         with self._session.action("form_batch"):
             return formation.form_batch(
                 self._session,
                 extractor,
+                key,
                 scope=scope,
                 limit=limit,
                 max_attempts=max_attempts,
                 turn_budget=turn_budget,
                 concurrency=concurrency,
             )
+
+    def circuits(self) -> list[Circuit]:
+        """Return the circuit of each extractor that ever failed here, by name, version and identity.
+
+        See ``docs/explanation/circuit.md``.
+        """
+        with self._session.action("circuits"):
+            return circuit.circuits(self._session)
 
     def freshness(self, scope: str) -> Freshness:
         """Read how far the memory of `scope` reaches and what it leaves out, in one snapshot.

@@ -1,30 +1,32 @@
-"""Threads that extract. They never touch the connection: claims go in, results come out."""
+"""Threads that extract. They never touch the connection: turns go in, results come out."""
 
 from __future__ import annotations
 
 import contextvars
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from queue import Empty, SimpleQueue
+from uuid import UUID
 
-from parkkeeper.memory.claims import Claim
+from parkkeeper.memory.canary import canary
 from parkkeeper.memory.extractors import Extractor, Memory, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What came of a claim: memories, or the exception that ended it. `finished_at` is of the monotonic clock."""
+    """What came of the turn under `token`: memories, or what was raised. `finished_at` is of the monotonic clock."""
 
-    claim: Claim
+    token: UUID
     memories: Sequence[Memory]
     error: BaseException | None
     finished_at: float
 
 
 class Workers:
-    """A number of threads around one extractor.
+    """A number of threads around one extractor, and one more for each canary.
 
     They are daemons: an extractor that never returns must hold up neither the batch, which stops waiting at the turn's
     deadline, nor the end of the process.
@@ -32,18 +34,21 @@ class Workers:
 
     def __init__(self, extractor: Extractor, threads: int) -> None:
         self._extractor = extractor
-        self._todo: SimpleQueue[tuple[Claim, Turn, contextvars.Context] | None] = SimpleQueue()
+        self._todo: SimpleQueue[tuple[UUID, Callable[[], Turn], contextvars.Context] | None] = SimpleQueue()
         self._done: SimpleQueue[Extraction] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"parkkeeper-extract-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [_started(self._work, f"parkkeeper-extract-{number}") for number in range(threads)]
 
-    def submit(self, claim: Claim, turn: Turn) -> None:
+    def submit(self, token: UUID, turn: Turn) -> None:
         """Let the next free thread extract `turn`."""
-        self._todo.put((claim, turn, contextvars.copy_context()))
+        self._todo.put((token, lambda: turn, contextvars.copy_context()))
+
+    def send_canary(self, token: UUID, deadline: datetime) -> None:
+        """Extract the canary in a thread of its own: all others may be waiting for a provider that does not answer."""
+        context = contextvars.copy_context()
+        _started(
+            lambda: self._extract(token, lambda: canary(self._extractor, deadline), context),
+            "parkkeeper-extract-canary",
+        )
 
     def next(self, timeout: float) -> Extraction | None:
         """Return the next result, in the order in which they come; None after `timeout` seconds without one."""
@@ -59,11 +64,19 @@ class Workers:
 
     def _work(self) -> None:
         while (item := self._todo.get()) is not None:
-            claim, turn, context = item
-            memories: Sequence[Memory] = ()
-            error: BaseException | None = None
-            try:
-                memories = context.run(self._extractor.extract, turn)
-            except BaseException as raised:  # handed to the calling thread, which sorts it
-                error = raised
-            self._done.put(Extraction(claim, memories, error, time.monotonic()))
+            self._extract(*item)
+
+    def _extract(self, token: UUID, make: Callable[[], Turn], context: contextvars.Context) -> None:
+        memories: Sequence[Memory] = ()
+        error: BaseException | None = None
+        try:
+            memories = context.run(lambda: self._extractor.extract(make()))
+        except BaseException as raised:  # no interrupt: those come to the main thread
+            error = raised
+        self._done.put(Extraction(token, memories, error, time.monotonic()))
+
+
+def _started(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
