@@ -34,6 +34,7 @@ MEMORY = {
     "parked": ("memory", "parked"),
     "unpark": ("memory", "unpark"),
     "sweep": ("memory", "sweep"),
+    "circuit": ("memory", "circuit"),
     "erase": ("memory", "erase", "--scope", "ada", "--reason", "test"),
     "recall": ("memory", "recall", "--scope", "ada", "invoice"),
 }

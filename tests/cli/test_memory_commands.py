@@ -14,6 +14,7 @@ from psycopg import sql
 
 from parkkeeper.cli.lines import BATCH
 from parkkeeper.memory import (
+    Circuit,
     ErasureReceipt,
     FormationOutcome,
     Freshness,
@@ -257,6 +258,26 @@ def test_a_sweep_tells_what_is_parked(run, parked: str) -> None:
     assert list(swept) == keys(SweepOutcome)
     assert (swept["unparked"], swept["parked_total"], swept["by_class"]) == (0, 1, {"refusal": 1})
     assert "refusal 1" in run("memory", "sweep", "-n", parked).out
+
+
+def test_a_circuit_tells_whether_the_provider_answers(run, support: str, tmp_path: Path, monkeypatch) -> None:
+    assert run("memory", "circuit", "-n", support, "--json").json == []
+    assert run("memory", "circuit", "-n", support).out == "no circuit: no extractor has failed\n"
+    (tmp_path / "extractor_that_is_down.py").write_text(
+        EXTRACTOR.replace('if any("refuse" in message["content"] for message in turn.messages)', "if True")
+    )
+    monkeypatch.chdir(tmp_path)
+    run("memory", "append", "-n", support, stdin=line("ada", "first"))
+    form = ("memory", "form", "-n", support, "--extractor", "extractor_that_is_down:picky")
+    formed = run(*form, "--json").json
+    assert (formed["failed"], formed["deferred"], formed["circuit"]) == (0, 1, "open")
+    assert "see `parkkeeper memory circuit`" in run(*form).out
+
+    (found,) = run("memory", "circuit", "-n", support, "--json").json
+    assert list(found) == keys(Circuit)
+    assert (found["extractor"], found["state"], found["error_class"]) == ("picky", "open", "refusal")
+    printed = run("memory", "circuit", "-n", support).out
+    assert "refusal" in printed and "rosebud" not in printed
 
 
 def test_erasing_prints_the_receipt(run, support: str) -> None:

@@ -149,6 +149,8 @@ def test_memory_formation_forms_and_says_how_far_it_is(connection: psycopg.Conne
         "deferred": 0,
         "parked_total": 0,
         "backlog": 1,
+        "discarded": 0,
+        "circuit": "closed",
     }
     assert figures["freshness"] == {
         "outcome": "behind",

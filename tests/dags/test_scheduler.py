@@ -169,6 +169,8 @@ def test_each_dag_does_its_work(airflow: AirflowStandalone, dsn: str, space: str
         "formed": 1,
         "parked_total": 0,
         "backlog": 1,
+        "discarded": 0,
+        "circuit": "closed",
         **nothing,
     }
     assert figures(formation["freshness"]) == {

@@ -23,12 +23,14 @@ def families() -> tuple[str, ...]:
 
 
 class Refuses:
-    """An extractor that will not have any turn."""
+    """An extractor that will not have any turn, though its provider answers."""
 
     name = "refuses"
     version = "1"
 
     def extract(self, turn: Turn) -> list[Memory]:
+        if turn.log_offset < 0:
+            return []
         raise ExtractionError("malformed", ERROR)
 
 
@@ -54,6 +56,8 @@ def test_a_batch_forms_what_is_due_and_says_what_is_left(store: MemoryStore, mig
             "deferred": 0,
             "parked_total": 0,
             "backlog": 1,
+            "discarded": 0,
+            "circuit": "closed",
         },
     )
 
@@ -78,6 +82,8 @@ def test_a_batch_with_nothing_due_reports_no_change_and_the_real_totals(
             "deferred": 0,
             "parked_total": 1,
             "backlog": 1,
+            "discarded": 0,
+            "circuit": "closed",
         },
     )
 
@@ -100,11 +106,45 @@ def test_turns_that_fail_fail_no_task_and_their_words_go_nowhere(
             "deferred": 0,
             "parked_total": 2,
             "backlog": 0,
+            "discarded": 0,
+            "circuit": "closed",
         },
     )
     printed = "".join(capfd.readouterr())
     assert "none_formed" in printed
     assert CONTENT not in printed
+
+
+def test_a_batch_whose_results_all_came_too_late_has_tried_turns(
+    store: MemoryStore, migrated: str, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = MemoryStore(connect(), migrated)
+
+    class Late(Refuses):
+        def extract(self, turn: Turn) -> list[Memory]:
+            other.erase(scope="a", reason="request")
+            return []
+
+    append(store, "a")
+    monkeypatch.setattr("parkkeeper.operators.memory.load", lambda name: Late())
+    ran = run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated))
+    assert (ran.xcoms["outcome"], ran.xcoms["discarded"], ran.xcoms["failed"]) == ("none_formed", 1, 0)
+
+
+def test_a_batch_says_when_the_provider_does_not_answer(
+    store: MemoryStore, migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Down(Refuses):
+        def extract(self, turn: Turn) -> list[Memory]:
+            raise ExtractionError("auth", ERROR)
+
+    append(store, "a", 2)
+    monkeypatch.setattr("parkkeeper.operators.memory.load", lambda name: Down())
+    first = run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated))
+    second = run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated))
+    figures = ("outcome", "circuit", "deferred", "failed", "backlog")
+    assert [first.xcoms[key] for key in figures] == ["none_formed", "open", 1, 0, 2]
+    assert [second.xcoms[key] for key in figures] == ["circuit_open", "open", 0, 0, 2]
 
 
 def test_only_the_scope_that_was_asked_for(store: MemoryStore, migrated: str) -> None:
@@ -119,6 +159,8 @@ def test_only_the_scope_that_was_asked_for(store: MemoryStore, migrated: str) ->
 def test_a_sweep_unparks_what_the_provider_was_to_blame_for(store: MemoryStore, migrated: str) -> None:
     class Down(Refuses):
         def extract(self, turn: Turn) -> list[Memory]:
+            if turn.log_offset < 0:
+                return []
             raise ExtractionError("unavailable")
 
     append(store, "a")

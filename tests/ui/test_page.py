@@ -26,12 +26,14 @@ ERROR = "the text of an error"
 
 
 class Refuses:
-    """An extractor that will not have any turn."""
+    """An extractor that will not have any turn, though its provider answers."""
 
     name = "refuses"
     version = "1"
 
     def extract(self, turn: Turn) -> list[Memory]:
+        if turn.log_offset < 0:
+            return []
         raise ExtractionError("malformed", ERROR)
 
 

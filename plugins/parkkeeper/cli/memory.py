@@ -111,7 +111,9 @@ def form(
             turn_budget=turn_budget,
             concurrency=concurrency,
         )
-    emit(outcome, as_json=json)
+    waits = outcome.circuit == "open"
+    notes = ["The provider does not answer: see `parkkeeper memory circuit`."] if waits else []
+    emit(outcome, as_json=json, notes=notes)
 
 
 def _extractor(name: str, model: str | None) -> extractors.Extractor:
@@ -236,6 +238,20 @@ def sweep(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None
     with ready(dsn, namespace, "memory") as (connection, space):
         outcome = MemoryStore(connection, space).sweep()
     emit(outcome, as_json=json)
+
+
+@app.command()
+def circuit(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
+    """Show for each extractor that ever failed whether its provider answers; while a circuit is open no turn is tried.
+
+    `next_probe_at` is from when on the next batch asks the provider again, with a canary; `failures` is how many
+    canaries in a row have failed, `error_class` how. When the provider is well again nothing is to be done.
+
+    Example: `parkkeeper memory circuit -n support`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        found = MemoryStore(connection, space).circuits()
+    emit(found, as_json=json, empty="no circuit: no extractor has failed")
 
 
 @app.command()

@@ -6,6 +6,7 @@ import importlib.util
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import yaml
 from parkkeeper.database import statements
 from parkkeeper.errors import ParkkeeperError
 from parkkeeper.memory import MemoryStore
-from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
+from parkkeeper.memory.extractors import ExtractionError, Memory, Message, Turn
 from parkkeeper.namespace import Namespace
 
 #: One scope of the memory namespace each.
@@ -109,6 +110,12 @@ class Pairs:
             raise ExtractionError("malformed", "the turn has no reply")
         contents = [message["content"] for message in turn.messages]
         return [Memory(f"{said}\n{reply}", "pair") for said, reply in pairwise(contents)]
+
+    def canary(self) -> Turn:
+        """Return a turn that must work: the usual canary is one message, which has no reply."""
+        now = datetime.now(UTC)
+        said, replied = Message(role="user", content="Ping."), Message(role="assistant", content="Pong.")
+        return Turn("", -1, now, (said, replied), now)
 
 
 def form_until_parked(connection: psycopg.Connection[Any], namespace: Namespace) -> int:

@@ -16,7 +16,8 @@ from uuid import UUID
 PROVIDER_CLASSES = ("rate_limited", "quota", "auth", "unavailable", "timeout")
 #: Classes that another attempt does not cure.
 PARKED_AT_ONCE = ("refusal", "too_long")
-#: The turn that fails as this one in a row, counted by turns and not by attempts, asks whatever the class.
+#: The turn that fails as this one in a row, counted by turns and not by attempts, asks whatever the class; and so does
+#: the second failure of one turn in a row.
 SUSPICIOUS_TURNS = 3
 
 FIRST_WAIT = timedelta(seconds=10)
@@ -27,6 +28,7 @@ MAX_DEFERRALS = 10
 
 FIRST_COOL_DOWN = timedelta(seconds=30)
 LONGEST_COOL_DOWN = timedelta(minutes=10)
+SHORT_COOL_DOWNS = 3
 #: A circuit that opens again this soon after it closed goes on with the cool-down it had, so that a provider that comes
 #: and goes is not asked twice a minute.
 CALM = timedelta(minutes=10)
@@ -46,11 +48,14 @@ def backoff(attempts: int) -> timedelta:
 def cool_down(misses: int, retry_after: timedelta | None) -> timedelta:
     """Return how long an open circuit waits after so many canaries in a row have failed.
 
-    A time that the provider asked for goes before the doubling.
+    A time that the provider asked for goes before the doubling: always when it is longer, and for the first
+    :data:`SHORT_COOL_DOWNS` when it is shorter. A provider that says "in a second" for hours is not asked every second.
     """
-    if retry_after is not None:
-        return min(max(retry_after, SHORTEST_WAIT), LONGEST_WAIT)
-    return min(FIRST_COOL_DOWN * (1 << min(max(misses, 1) - 1, 10)), LONGEST_COOL_DOWN)
+    doubled = min(FIRST_COOL_DOWN * (1 << min(max(misses, 1) - 1, 10)), LONGEST_COOL_DOWN)
+    if retry_after is None:
+        return doubled
+    asked = min(max(retry_after, SHORTEST_WAIT), LONGEST_WAIT)
+    return asked if misses <= SHORT_COOL_DOWNS else max(asked, doubled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +174,9 @@ class Breaker:
             wait = min(max(failure.retry_after, SHORTEST_WAIT), LONGEST_WAIT)
             return after, Treatment(recorded=True, spent=False, wait=wait, asks=suspicious)
         capped = failure.attempts >= cap(failure.error_class, failure.max_attempts)
-        asks = capped or suspicious or failure.error_class in PROVIDER_CLASSES
+        # Again the same turn: no attempt is to stay unanswered for long, or six in an outage would be taken for the
+        # turn's own when the canary is sent a moment after it ends.
+        asks = capped or suspicious or streak == self.streak or failure.error_class in PROVIDER_CLASSES
         return after, Treatment(True, True, backoff(failure.attempts), asks, capped)
 
     def succeed(self, streak: int, since: datetime) -> Breaker | None:

@@ -1,7 +1,7 @@
 """Form turns into memory, and see to those that are parked.
 
 Both operators push `outcome`, `formed`, `failed`, `parked`, `deferred` (what this task did), `parked_total`
-and `backlog` (what the namespace holds after it); see ``docs/reference/xcom.md``.
+and `backlog` (what the namespace holds after it), and each some more; see ``docs/reference/xcom.md``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class FormationBatchOperator(ParkkeeperOperator):
     The retries of the task are for the database; a turn that fails spends an attempt of its own and fails no
     task. A batch that is killed hands back the turn in its hands.
 
-    `outcome` is ``formed`` if any turn was, ``none_formed`` if turns were tried and none was, ``noop`` if
-    none was due.
+    `outcome` is ``formed`` if any turn was, ``none_formed`` if turns were tried and none was, ``circuit_open`` if
+    none was tried because the provider does not answer, ``noop`` if none was due. Further figures: `discarded`,
+    `circuit`.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ class FormationBatchOperator(ParkkeeperOperator):
         "turn_budget",
         "concurrency",
     )
-    outcomes = ("formed", "none_formed", "noop")
+    outcomes = ("formed", "none_formed", "circuit_open", "noop")
     requires = "memory"
 
     def __init__(
@@ -104,16 +105,19 @@ class FormationBatchOperator(ParkkeeperOperator):
 
         def work(connection: psycopg.Connection[Any]) -> Figures:
             done = MemoryStore(connection, namespace).form_batch(extractor, **options)
-            tried = done.formed + done.failed + done.deferred
+            tried = done.formed + done.failed + done.deferred + done.discarded
+            idle = "circuit_open" if done.circuit == "open" else "noop"
             totals = _totals(connection, namespace)
             return {
-                "outcome": "formed" if done.formed else "none_formed" if tried else "noop",
+                "outcome": "formed" if done.formed else "none_formed" if tried else idle,
                 "formed": done.formed,
                 "failed": done.failed,
                 "parked": done.parked,
                 "deferred": done.deferred,
                 "parked_total": totals["parked"],
                 "backlog": totals["backlog"],
+                "discarded": done.discarded,
+                "circuit": done.circuit,
             }
 
         return work
