@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from memory_kit import Database, Scripted, say
+from outages import ANSWERS, outage, pass_cool_down
 from parkkeeper import database
 from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
+from parkkeeper.memory.extractors.chunks import Chunks
 from parkkeeper.migrations import migrate
 
 SCOPES = ("a", "b")
@@ -122,6 +124,23 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
             assert outcome.backlog == sum(
                 len(self.model.of(name, "pending")) for name in SCOPES if scope in (None, name)
             )
+
+        @rule(limit=st.integers(1, 6), kind=st.sampled_from(sorted(ANSWERS)))
+        def go_down(self, limit: int, kind: str) -> None:
+            """The provider is down and comes back, and no turn is other than before."""
+            self.db.come_due()
+            outcome = self.store.form_batch(outage(kind), limit=limit, max_attempts=CAP)
+            assert (outcome.formed, outcome.parked) == (0, 0)
+            if outcome.circuit == "closed":  # it was too little to tell by
+                self.db.come_due()
+                outcome = self.store.form_batch(outage("500"), max_attempts=CAP)
+            pending = [turn for name in SCOPES for turn in self.model.of(name, "pending")]
+            assert outcome.circuit == ("open" if pending else "closed")
+            pass_cool_down(self.db)
+            assert self.store.form_batch(Scripted(Chunks().extract), scope="nobody").circuit == "closed"
+            counts = self.db("SELECT scope, log_offset, formation_attempts FROM {schema}.observation")
+            attempts = {(scope, offset): count for scope, offset, count in counts}
+            assert {turn.attempts - attempts[turn.scope, turn.offset] for turn in pending} <= {0}
 
         def reopen(self, turns: list[ModelTurn]) -> None:
             for scope in {turn.scope for turn in turns}:

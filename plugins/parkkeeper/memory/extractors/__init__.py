@@ -78,7 +78,10 @@ class Extractor(Protocol):
     """An extractor has a name, a version and one method; `extract` may run in another thread than the caller's.
 
     `extract` returns the memories of the turn; an empty list is a success. It raises :class:`ExtractionError` for a
-    failure that it can class; whatever else it raises is of class ``other``, but for what asks the process to end.
+    failure that it can class; whatever else it raises is of class ``other``.
+
+    Optional: `identity`, a name of what it is connected to, each with a circuit of its own; and `canary()`, which
+    returns a turn without content that must work whenever the provider does. See ``docs/explanation/circuit.md``.
     """
 
     name: str
