@@ -269,3 +269,18 @@ def test_what_is_said_of_failed_jobs_is_refused(storage: QueueStorage, arguments
 def test_a_ring_that_there_is_not_is_refused(storage: QueueStorage, action: str) -> None:
     with pytest.raises(InvalidArgument, match="ring 'claims' is refused: any of queue, lease, claim"):
         getattr(storage, action)(ring="claims")
+
+
+def test_a_job_that_was_let_out_of_its_slot_does_not_pin_its_claim_either(storage: QueueStorage) -> None:
+    storage.enqueue("q", "work")
+    [claim] = storage.claim("q")
+    storage.rotate(ring="claim")
+    storage.rotate()
+    assert storage.prune_oldest(ring="claim").reason == "open_claims"
+    assert query(storage, "SELECT {ns}.evacuate_running(0, 10)") == [(1,)]
+
+    assert storage.prune_oldest(ring="claim").outcome == "pruned"
+
+    assert storage.extend([claim], timedelta(hours=1)) == 1
+    assert storage.complete([claim]) == 1
+    assert storage.queue_counts("q").terminal == 1
