@@ -33,26 +33,28 @@ def away(storage: QueueStorage) -> list[int]:
 
 
 def lap(storage: QueueStorage, turns: int = 4) -> None:
-    """Let other jobs turn the ring of four slots once, and drop all that can be."""
+    """Let other jobs turn the ring of four slots once, and the claims' own ring as far, and drop all that can be."""
     for _ in range(turns):
         end_jobs(storage, 2, state="completed", queue="other")
         assert storage.rotate().outcome == "rotated"
         evacuate(storage)
         prune_all(storage)
+        assert storage.rotate(ring="claim").outcome == "rotated"
+        prune_all(storage, ring="claim")
 
 
 def begin(storage: QueueStorage, count: int = 1, **options: Any) -> list[ClaimedJob]:
-    """Claim jobs whose slot is then pruned, and whose claims' slot is empty, as after a lap of the claims' own ring."""
+    """Claim jobs, and let their slot be pruned, and that of their claims."""
     ids = [storage.enqueue("q", "work", {"n": n}, **options) for n in range(count)]
     claims = storage.claim("q", count)
     assert [claim.job_id for claim in claims] == ids
     storage.rotate()
     assert storage.prune_oldest().reason == "open_claims"
-    lap(storage, 12)
-    query(storage, "DELETE FROM {ns}.lease_claim_batches")
-    query(storage, "DELETE FROM {ns}.lease_claim_closures")
+    lap(storage)
     assert away(storage) == ids
     assert query(storage, "SELECT count(*) FROM {ns}.ready_entries") == [(0,)]
+    assert query(storage, "SELECT count(*) FROM {ns}.lease_claim_closures") == [(0,)]
+    assert query(storage, "SELECT count(*) FROM {ns}.lease_claim_batches WHERE job_count > 0") == [(0,)]
     assert storage.queue_counts("q").running == count
     return claims
 
