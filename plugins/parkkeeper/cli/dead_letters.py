@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
+from parkkeeper.cli.options import Dsn, Json, NamespaceName, OnlyQueue, ready
 from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import duration, moment, numbers
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.dead_letters import list_dead_letters
 
 app = typer.Typer(help="List dead letters, put them back, purge them.", rich_markup_mode="markdown")
-
-OnlyQueue = Annotated[str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue.")]
 
 
 @app.command("list")

@@ -30,6 +30,7 @@ Dsn = Annotated[
         help="The database, e.g. postgresql://user@host/database.",
     ),
 ]
+OnlyQueue = Annotated[str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 
