@@ -14,8 +14,8 @@ from psycopg import sql
 
 from parkkeeper.database import statements
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue import ClaimedJob, QueueStorage
-from parkkeeper.queue.outcomes import PruneOutcome
+from parkkeeper.queue import ClaimedJob, QueueStorage, ring
+from parkkeeper.queue.outcomes import PruneOutcome, RotateOutcome
 
 #: How long a test waits for what must happen at once; reached only when it fails.
 SOON = 20
@@ -164,6 +164,11 @@ def snapshot(storage: QueueStorage) -> dict[str, list[tuple[Any, ...]]]:
         "ring": "SELECT * FROM {ns}.queue_ring_state",
     }
     return {name: query(storage, text) for name, text in tables.items()}
+
+
+def turn(storage: QueueStorage) -> RotateOutcome:
+    """Rotate, and leave out the evacuation that a rotate of the storage begins with."""
+    return ring.rotate(storage.connection, storage.namespace)
 
 
 def prune_all(storage: QueueStorage, **arguments: Any) -> list[PruneOutcome]:

@@ -78,6 +78,7 @@ def test_queue_maintenance_rescues_rotates_and_prunes(connection: psycopg.Connec
         "pruned_failed": 0,
         "pruned_completed": 0,
         "pruned_failed_total": 0,
+        "evacuated": 0,
     }
     assert figures["prune"] == {
         "outcome": "pruned",

@@ -153,6 +153,7 @@ def test_each_dag_does_its_work(airflow: AirflowStandalone, dsn: str, space: str
         "pruned_failed": 0,
         "pruned_completed": 0,
         "pruned_failed_total": 0,
+        "evacuated": 0,
     }
     assert figures(ring["prune"]) == {
         "outcome": "pruned",

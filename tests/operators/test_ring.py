@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partialmethod
 from typing import Any
 
 import psycopg
@@ -63,14 +64,34 @@ def hold_ring(connect: Callable[..., psycopg.Connection], namespace: str) -> psy
 def test_rotate_says_which_slot_takes_new_jobs(storage: QueueStorage, migrated: str) -> None:
     end_jobs(storage, completed=1)
     ran = run_task(lambda: RotateRingOperator(task_id="rotate", namespace=migrated))
-    expected = {"outcome": "rotated", **NOTHING, "slot": 1, "generation": 1, "pruned_failed_total": 0}
+    expected = {
+        "outcome": "rotated",
+        **NOTHING,
+        "slot": 1,
+        "generation": 1,
+        "pruned_failed_total": 0,
+        "evacuated": 0,
+    }
     assert (ran.state, ran.xcoms) == ("success", expected)
 
 
 def test_rotate_of_an_idle_ring_is_a_success_that_says_so(migrated: str) -> None:
     ran = run_task(lambda: RotateRingOperator(task_id="rotate", namespace=migrated))
-    expected = {"outcome": "skipped_idle", **NOTHING, "pruned_failed_total": 0}
+    expected = {"outcome": "skipped_idle", **NOTHING, "pruned_failed_total": 0, "evacuated": 0}
     assert (ran.state, ran.xcoms) == ("success", expected)
+
+
+def test_rotate_evacuates_until_nothing_is_left_to_move(
+    storage: QueueStorage, migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QueueStorage, "evacuate", partialmethod(QueueStorage.evacuate, 2))
+    storage.enqueue_many("letters", "print", [None] * 16)
+    storage.complete(storage.claim("letters", 12))
+    storage.rotate()
+    ran = run_task(lambda: RotateRingOperator(task_id="rotate", namespace=migrated))
+    assert (ran.xcoms["outcome"], ran.xcoms["evacuated"]) == ("rotated", 4)
+    assert storage.prune_oldest().outcome == "pruned"
+    assert storage.queue_counts("letters").available == 4
 
 
 def test_prune_goes_on_until_nothing_is_left_and_its_figures_are_sums(
@@ -111,9 +132,15 @@ def test_a_prune_with_nothing_to_do_reports_no_change_and_the_real_total(
     assert (ran.state, ran.xcoms) == ("success", {"outcome": "noop", **NOTHING, "pruned_failed_total": 2})
 
 
-@pytest.mark.parametrize("operator", [RotateRingOperator, PruneWithCarryOperator])
+@pytest.mark.parametrize(
+    ("operator", "own"), [(RotateRingOperator, {"evacuated": 0}), (PruneWithCarryOperator, {})]
+)
 def test_a_ring_that_another_session_holds_is_a_success_that_says_blocked(
-    storage: QueueStorage, migrated: str, connect: Callable[..., psycopg.Connection], operator: type
+    storage: QueueStorage,
+    migrated: str,
+    connect: Callable[..., psycopg.Connection],
+    operator: type,
+    own: dict[str, int],
 ) -> None:
     end_jobs(storage, completed=1)
     storage.rotate()
@@ -121,7 +148,8 @@ def test_a_ring_that_another_session_holds_is_a_success_that_says_blocked(
 
     ran = run_task(lambda: operator(task_id="blocked", namespace=migrated, lock_timeout=0.02))
 
-    assert (ran.state, ran.xcoms) == ("success", {"outcome": "blocked", **NOTHING, "pruned_failed_total": 0})
+    expected = {"outcome": "blocked", **NOTHING, "pruned_failed_total": 0} | own
+    assert (ran.state, ran.xcoms) == ("success", expected)
 
 
 @pytest.mark.parametrize("skip_on_outcome", ["noop", ("noop", "blocked")])

@@ -120,6 +120,7 @@ class Fuzz:
     def turn(self) -> None:
         storage = self.open()
         while self.producing:
+            storage.evacuate()
             storage.rotate()
             storage.prune_oldest(timedelta(seconds=2))
             with self.progress:

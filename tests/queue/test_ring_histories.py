@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from parkkeeper.queue import ClaimedJob, QueueStorage
 from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RescueOutcome
-from ringside import age, differences, pruned, query, run_out, terminal
+from ringside import age, differences, pruned, query, run_out, terminal, turn
 
 FLOOR = timedelta(hours=72)
 SLOTS = 4
@@ -44,6 +44,7 @@ class Model:
         self.current = 0
         self.slots[0].generation = self.generation = 0
         self.deferred: set[int] = set()
+        self.evacuated: set[int] = set()
         self.letters: set[int] = set()
         self.outside = Slot()  # Jobs that run outside of the ring.
         self.purged = 0
@@ -59,10 +60,13 @@ class Model:
         self.slots[self.current].bodies += len(ids)
 
     def claim(self, number: int) -> None:
-        available = {job_id for slot in self.slots for job_id in slot.waiting}
+        available = {job_id for slot in self.slots for job_id in slot.waiting} | self.evacuated
         claims = self.storage.claim("q", number)
         assert {claim.job_id for claim in claims} <= available
         assert bool(claims) == bool(available)
+        back = [claim.job_id for claim in claims if claim.job_id in self.evacuated]
+        self.evacuated -= set(back)
+        self._wait(back)
         for claim in claims:
             [slot] = [slot for slot in self.slots if claim.job_id in slot.waiting]
             slot.waiting.remove(claim.job_id)
@@ -71,14 +75,6 @@ class Model:
     def _take_running(self, number: int) -> list[tuple[Slot, ClaimedJob]]:
         places = [self.outside, *self.slots]
         return [(slot, claim) for slot in places for claim in slot.running.values()][:number]
-
-    def evacuate(self, number: int) -> None:
-        for place, slot in enumerate(self.slots):
-            [(moved,)] = query(self.storage, "SELECT {ns}.evacuate_running(%s, %s)", place, number)
-            assert moved == (0 if place == self.current else min(number, len(slot.running)))
-            for (job_id,) in query(self.storage, "SELECT job_id FROM {ns}.running_evacuated"):
-                if job_id in slot.running:
-                    self.outside.running[job_id] = slot.running.pop(job_id)
 
     def complete(self, number: int) -> None:
         taken = self._take_running(number)
@@ -128,7 +124,13 @@ class Model:
             assert self.storage.fail(claim, "no such file") == "retryable"
             del slot.running[claim.job_id]
             self.deferred.add(claim.job_id)
-        query(self.storage, "UPDATE {ns}.deferred_jobs SET run_at = now() + interval '1 day'")
+        self._put_off()
+
+    def _put_off(self) -> None:
+        query(
+            self.storage,
+            "UPDATE {ns}.deferred_jobs SET run_at = now() + interval '1 day' WHERE state <> 'available'",
+        )
 
     def rescue(self, number: int) -> None:
         run_out(self.storage)
@@ -141,7 +143,7 @@ class Model:
         for slot, job_id in lost:
             del slot.running[job_id]
             self.deferred.add(job_id)
-        query(self.storage, "UPDATE {ns}.deferred_jobs SET run_at = now() + interval '1 day'")
+        self._put_off()
 
     def cancel(self, number: int) -> None:
         for slot in self.slots:
@@ -154,9 +156,10 @@ class Model:
         for job_id in [*self.outside.running][:number]:
             assert self.storage.cancel(job_id)
             self._end([(self.outside, self.outside.running[job_id])], "cancelled")
-        for job_id in sorted(self.deferred)[:number]:
+        for job_id in [*sorted(self.deferred)[:number], *sorted(self.evacuated)[:number]]:
             assert self.storage.cancel(job_id)
-            self.deferred.remove(job_id)
+            self.deferred.discard(job_id)
+            self.evacuated.discard(job_id)
             self.slots[self.current].ended[job_id] = ("cancelled", True)
 
     def grow_old(self, number: int) -> None:
@@ -178,12 +181,41 @@ class Model:
             expected = "rotated"
             self.current, self.generation = empty[0], self.generation + 1
             self.slots[self.current].generation = self.generation
-        outcome = self.storage.rotate()
+        outcome = turn(self.storage)
         assert (outcome.outcome, outcome.slot, outcome.generation) == (
             expected,
             self.current,
             self.generation,
         )
+
+    def evacuate(self, number: int) -> None:
+        others = [slot for n, slot in enumerate(self.slots) if n != self.current]
+        scarce = sum(slot.empty for slot in others) <= 2
+        newest = max(others, key=lambda slot: slot.generation)
+        waiting, running = self._outside()
+        outcome = self.storage.evacuate(number)
+        now_waiting, now_running = self._outside()
+        waiting, running = now_waiting - waiting, now_running - running
+        assert (len(waiting), len(running)) == (outcome.waiting, outcome.running)
+        self.evacuated |= waiting
+        left = number
+        for slot in sorted(others, key=lambda slot: slot.generation):
+            turned = slot is not newest
+            leaves = (scarce and turned) or slot.bodies >= 4 * len(slot.waiting)
+            runs = turned and leaves and (scarce or slot.bodies >= 4 * len(slot.running))
+            # The older slot is emptied before the next one is begun.
+            moved = slot.waiting & waiting
+            assert len(moved) == (min(left, len(slot.waiting)) if leaves else 0)
+            slot.waiting -= moved
+            left -= len(moved)
+            went = slot.running.keys() & running
+            assert len(went) == (min(left, len(slot.running)) if runs else 0)
+            self.outside.running |= {job_id: slot.running.pop(job_id) for job_id in went}
+            left -= len(went)
+
+    def _outside(self) -> tuple[set[int], set[int]]:
+        running = query(self.storage, "SELECT job_id FROM {ns}.running_evacuated")
+        return _available_outside(self.storage), {row[0] for row in running}
 
     def prune(self, number: int) -> None:
         retention = timedelta(0) if number == 3 else FLOOR
@@ -283,8 +315,9 @@ class Model:
         assert terminal(self.storage) == places
         assert pruned(self.storage) == (self.dropped["other"], self.dropped["failed"])
         assert differences(self.storage) == []
+        assert _available_outside(self.storage) == self.evacuated
         assert self.storage.queue_counts("q") == QueueCounts(
-            available=sum(len(slot.waiting) for slot in self.slots),
+            available=sum(len(slot.waiting) for slot in self.slots) + len(self.evacuated),
             running=sum(len(slot.running) for slot in [self.outside, *self.slots]),
             terminal=len(places) + self.dropped["other"] + self.dropped["failed"],
             pruned_failed=self.dropped["failed"],
@@ -293,6 +326,12 @@ class Model:
             dead_lettered=len(self.letters),
             purged_dead_letters=self.purged,
         )
+
+
+def _available_outside(storage: QueueStorage) -> set[int]:
+    return {
+        row[0] for row in query(storage, "SELECT job_id FROM {ns}.deferred_jobs WHERE state = 'available'")
+    }
 
 
 def _figures(outcome: PruneOutcome) -> dict[str, object]:

@@ -12,7 +12,7 @@ import pytest
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.ring import next_slot
-from ringside import differences, end_jobs, on_statement, query, snapshot
+from ringside import differences, end_jobs, on_statement, query, snapshot, turn
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
@@ -84,12 +84,12 @@ def test_new_jobs_go_to_the_slot_that_was_opened(storage: QueueStorage) -> None:
 def test_a_ring_without_an_empty_slot_is_busy(storage: QueueStorage) -> None:
     for _ in range(3):
         storage.enqueue("q", "work")
-        assert storage.rotate().outcome == "rotated"
+        assert turn(storage).outcome == "rotated"
     before = snapshot(storage)
     ran: list[str] = []
     on_statement(storage, "queue/ring", before=ran.append)
 
-    outcome = storage.rotate()
+    outcome = turn(storage)
 
     assert (outcome.outcome, outcome.slot, outcome.generation) == ("skipped_busy", 3, 3)
     assert ran[-1] == "look", "that it is busy was to be seen without a lock"
@@ -101,7 +101,7 @@ def test_any_empty_slot_may_be_opened_and_generations_only_rise(storage: QueueSt
     opened = []
     for _ in range(7):
         end_jobs(storage, state="completed")
-        outcome = storage.rotate()
+        outcome = turn(storage)
         opened.append((outcome.slot, outcome.generation))
         while storage.prune_oldest().outcome == "pruned":
             pass

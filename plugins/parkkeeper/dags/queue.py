@@ -19,12 +19,12 @@ DOC = """\
 Look after a queue namespace: take back jobs of dead workers, open the ring's next slot, reclaim the sealed ones.
 
 `rescue` takes back jobs whose lease has run out: they are tried again, or failed at their cap, and no longer pin
-their slot. `rotate` opens an empty slot for new jobs. `prune` then reclaims, oldest first, each sealed slot that
-nothing uses any more; a failed job inside its retention is carried on and stays retryable, one past it is dropped and
-counted in `pruned_failed_total` for ever. `purge_dead_letters` deletes dead letters that are older than their queue
-wants to keep them. The rings of leases and of claims, which hold no jobs, are turned beside that: `rotate_lease`,
-`prune_lease`, `rotate_claim`, `prune_claim`. Nothing to do, or locks that another session holds, is a success with that
-`outcome`.
+their slot. `rotate` moves jobs that pin old slots out of the ring and opens an empty slot for new jobs. `prune` then
+reclaims, oldest first, each sealed slot that nothing uses any more; a failed job inside its retention is carried on
+and stays retryable, one past it is dropped and counted in `pruned_failed_total` for ever. `purge_dead_letters`
+deletes dead letters that are older than their queue wants to keep them. The rings of leases and of claims, which hold
+no jobs, are turned beside that: `rotate_lease`, `prune_lease`, `rotate_claim`, `prune_claim`. Nothing to do, or locks
+that another session holds, is a success with that `outcome`.
 
 **Parameters**: `namespace`; `failed_retention_seconds` (none: what the namespace says); `max_pruned_failed`,
 above which a slot is left alone and the run fails; `lock_timeout_seconds`; `dry_run`, which reports what

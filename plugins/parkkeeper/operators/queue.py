@@ -23,6 +23,8 @@ from parkkeeper.queue.ring import checked_ring
 
 #: A ring has no more slots than this; a prune that has done so many leaves the rest to the next run.
 MOST_SLOTS = 256
+#: Each moves some thousands of jobs; what is left then is left to the next run.
+MOST_EVACUATIONS = 50
 
 
 def _ring_figures(connection: psycopg.Connection[Any], namespace: Namespace, outcome: str) -> Figures:
@@ -39,6 +41,17 @@ def _ring_figures(connection: psycopg.Connection[Any], namespace: Namespace, out
         "pruned_completed": 0,
         "pruned_failed_total": row[0],
     }
+
+
+def _evacuate(storage: QueueStorage) -> int:
+    """Evacuate until there is nothing left to move, within bounds; return how many jobs were moved."""
+    moved = 0
+    for _ in range(MOST_EVACUATIONS):
+        done = storage.evacuate()
+        moved += done.waiting + done.running
+        if done.outcome != "evacuated":
+            break
+    return moved
 
 
 class RescueOperator(ParkkeeperOperator):
@@ -109,10 +122,11 @@ class RingOperator(ParkkeeperOperator):
 
 
 class RotateRingOperator(RingOperator):
-    """Open the next empty slot of a ring and seal the current one.
+    """Open the next empty slot of a ring and seal the current one; of the queue ring, first evacuate old slots.
 
     `outcome` is ``rotated``, ``skipped_busy`` (no other slot is empty), ``skipped_idle`` (there is nothing to
     seal a slot for) or ``blocked``. `slot` and `generation` are those that were opened, null if none was.
+    `evacuated` counts the jobs that were moved out of the queue ring.
     """
 
     outcomes = ("rotated", "skipped_busy", "skipped_idle", "blocked")
@@ -123,8 +137,10 @@ class RotateRingOperator(RingOperator):
         lock_timeout = arguments.duration("lock_timeout", self.lock_timeout)
 
         def work(connection: psycopg.Connection[Any]) -> Figures:
-            done = QueueStorage(connection, namespace).rotate(ring=ring, lock_timeout=lock_timeout)
-            figures = _ring_figures(connection, namespace, done.outcome)
+            storage = QueueStorage(connection, namespace)
+            evacuated = _evacuate(storage) if ring == "queue" else 0
+            done = storage.rotate(ring=ring, lock_timeout=lock_timeout)
+            figures = _ring_figures(connection, namespace, done.outcome) | {"evacuated": evacuated}
             if done.outcome == "rotated":
                 figures |= {"slot": done.slot, "generation": done.generation}
             return figures

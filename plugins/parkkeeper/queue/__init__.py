@@ -10,6 +10,7 @@ from parkkeeper.queue.errors import (
     UnknownQueue,
 )
 from parkkeeper.queue.outcomes import (
+    EvacuateOutcome,
     GrowOutcome,
     PruneOutcome,
     PurgeOutcome,
@@ -26,6 +27,7 @@ from parkkeeper.queue.worker import Worker
 __all__ = [
     "ClaimedJob",
     "ConservationBroken",
+    "EvacuateOutcome",
     "GrowOutcome",
     "InvalidArgument",
     "InvalidName",

@@ -66,6 +66,32 @@ class RescueOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class EvacuateOutcome:
+    """What one call of ``evacuate`` did.
+
+    Attributes
+    ----------
+    outcome
+        ``evacuated``: jobs were moved out of the ring. ``noop``: there was nothing to move; nothing was written.
+        ``blocked``: nothing was moved and a lock was not had in time.
+    waiting
+        Jobs that waited in a sealed slot and are available from outside of the ring now.
+    running
+        Jobs that ran in a sealed slot and go on outside of the ring now.
+    slots
+        The slots that jobs were moved out of, the oldest first.
+    backlogs
+        Sealed slots that were left as they are, since too many jobs wait in them: only claims make them empty.
+    """
+
+    outcome: Literal["evacuated", "noop", "blocked"]
+    waiting: int = 0
+    running: int = 0
+    slots: tuple[int, ...] = ()
+    backlogs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PruneOutcome:
     """What one call of ``prune_oldest`` did, or would do with ``dry_run``.
 
@@ -116,7 +142,7 @@ class QueueCounts:
     Attributes
     ----------
     available
-        Waiting in the ring: a claim may have them now.
+        Waiting, in the ring or evacuated from it: a claim may have them now.
     running
         Claimed and not finished.
     terminal

@@ -9,11 +9,24 @@ from typing import Any
 import psycopg
 
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue import claim, close, counts, dead_letters, enqueue, grow, leases, prune, retry, settings
+from parkkeeper.queue import (
+    claim,
+    close,
+    counts,
+    dead_letters,
+    enqueue,
+    evacuate,
+    grow,
+    leases,
+    prune,
+    retry,
+    settings,
+)
 from parkkeeper.queue import ring as rings
 from parkkeeper.queue.arguments import UNIQUE_STATES
 from parkkeeper.queue.claim import ClaimedJob
 from parkkeeper.queue.outcomes import (
+    EvacuateOutcome,
     GrowOutcome,
     PruneOutcome,
     PurgeOutcome,
@@ -293,8 +306,17 @@ class QueueStorage:
         return leases.rescue(self.connection, self.namespace)
 
     def rotate(self, *, ring: str = "queue", lock_timeout: timedelta = rings.LOCK_TIMEOUT) -> RotateOutcome:
-        """Open the next empty slot of a ring and seal the current one; see :func:`parkkeeper.queue.ring.rotate`."""
+        """Open the next empty slot of a ring and seal the current one; see :func:`parkkeeper.queue.ring.rotate`.
+
+        When two or fewer slots of the queue ring are empty, it first does a step of :meth:`evacuate`.
+        """
+        if ring == "queue":
+            evacuate.make_room(self.connection, self.namespace, lock_timeout=lock_timeout)
         return rings.rotate(self.connection, self.namespace, ring=ring, lock_timeout=lock_timeout)
+
+    def evacuate(self, limit: int = evacuate.LIMIT) -> EvacuateOutcome:
+        """Move jobs that keep sealed slots from being pruned; see :func:`parkkeeper.queue.evacuate.evacuate`."""
+        return evacuate.evacuate(self.connection, self.namespace, limit)
 
     def prune_oldest(
         self,
