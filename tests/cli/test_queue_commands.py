@@ -459,6 +459,7 @@ def test_creating_a_queue_makes_it_known(run, jobs: str) -> None:
         "failed_retention_seconds": 604_800,
         "dead_letter": False,
         "dead_letter_retention_seconds": None,
+        "enqueue_shards": 1,
         "paused_at": None,
     }
     assert counts(run, jobs)["terminal"] == 0

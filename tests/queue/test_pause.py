@@ -31,6 +31,15 @@ def test_no_job_of_a_paused_queue_is_claimed_until_it_is_resumed(storage: QueueS
     assert differences(storage) == []
 
 
+def test_no_claim_by_sql_takes_a_job_of_a_paused_queue(storage: QueueStorage) -> None:
+    storage.enqueue("q", "k")
+    storage.pause("q")
+    claim = "SELECT job_ids FROM {ns}.claim_jobs('q', 10, 60)"
+    assert query(storage, claim) == []
+    storage.resume("q")
+    assert len(query(storage, claim)) == 1
+
+
 def test_pausing_and_resuming_keep_the_other_settings_and_the_first_time(storage: QueueStorage) -> None:
     storage.set_queue("q", failed_retention=7)
     paused = storage.pause("q")

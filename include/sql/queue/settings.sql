@@ -5,13 +5,15 @@ SELECT name, value FROM {schema}.settings WHERE name IN ('failed_retention', 'ca
 
 -- name: set_queue
 INSERT INTO {schema}.queue_settings AS setting
-       (queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds)
-VALUES (%(queue)s, %(failed_retention_seconds)s, coalesce(%(dead_letter)s, false), %(dead_letter_retention_seconds)s)
+       (queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds, enqueue_shards)
+VALUES (%(queue)s, %(failed_retention_seconds)s, coalesce(%(dead_letter)s, false), %(dead_letter_retention_seconds)s,
+        coalesce(%(enqueue_shards)s, 1))
 ON CONFLICT (queue) DO UPDATE
    SET failed_retention_seconds = coalesce(%(failed_retention_seconds)s, setting.failed_retention_seconds),
        dead_letter = coalesce(%(dead_letter)s, setting.dead_letter),
-       dead_letter_retention_seconds = coalesce(%(dead_letter_retention_seconds)s, setting.dead_letter_retention_seconds)
-RETURNING queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds, paused_at
+       dead_letter_retention_seconds = coalesce(%(dead_letter_retention_seconds)s, setting.dead_letter_retention_seconds),
+       enqueue_shards = coalesce(%(enqueue_shards)s, setting.enqueue_shards)
+RETURNING queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds, enqueue_shards, paused_at
 
 -- name: pause
 -- A queue that is known by its jobs alone gets settings; one that is not known at all gets none.
@@ -21,7 +23,7 @@ SELECT %(queue)s, clock_timestamp()
     OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s)
     OR EXISTS (SELECT FROM {schema}.queue_terminal_rollups WHERE queue = %(queue)s)
 ON CONFLICT (queue) DO UPDATE SET paused_at = coalesce(setting.paused_at, excluded.paused_at)
-RETURNING queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds, paused_at
+RETURNING queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds, enqueue_shards, paused_at
 
 -- name: resume
 INSERT INTO {schema}.queue_settings AS setting (queue)
@@ -30,4 +32,4 @@ SELECT %(queue)s
     OR EXISTS (SELECT FROM {schema}.queue_settings WHERE queue = %(queue)s)
     OR EXISTS (SELECT FROM {schema}.queue_terminal_rollups WHERE queue = %(queue)s)
 ON CONFLICT (queue) DO UPDATE SET paused_at = NULL
-RETURNING queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds, paused_at
+RETURNING queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds, enqueue_shards, paused_at

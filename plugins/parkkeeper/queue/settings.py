@@ -13,6 +13,7 @@ from parkkeeper.database import known_namespace, retried, statements
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
+from parkkeeper.queue.arguments import whole_number
 from parkkeeper.queue.errors import UnknownQueue
 
 #: Longer than this is a matter for an archive: every carried row is written again once a lap.
@@ -20,6 +21,9 @@ MAX_FAILED_RETENTION = timedelta(days=35)
 
 #: As good as for ever, and far from where Postgres's times end.
 MAX_DEAD_LETTER_RETENTION = timedelta(days=36_500)
+
+#: Each one is a lane of each priority, and a claim may have to look at all of them.
+SHARDS = range(1, 65)
 
 _DESTINATIONS = ("live",)
 _SQL = statements("queue/settings")
@@ -53,6 +57,8 @@ class QueueSettings:
         Whether a job that fails for good is kept as a dead letter, outside of the ring.
     dead_letter_retention_seconds
         How long a dead letter is kept; None: until it is purged by hand.
+    enqueue_shards
+        Over how many lanes of each priority new jobs are spread.
     paused_at
         Since when no job of the queue is claimed; None: jobs are.
     """
@@ -61,6 +67,7 @@ class QueueSettings:
     failed_retention_seconds: int | None
     dead_letter: bool
     dead_letter_retention_seconds: int | None
+    enqueue_shards: int
     paused_at: datetime | None
 
 
@@ -91,6 +98,7 @@ def set_queue(
     failed_retention: timedelta | int | None = None,
     dead_letter: bool | None = None,
     dead_letter_retention: timedelta | int | None = None,
+    enqueue_shards: int | None = None,
 ) -> QueueSettings:
     """Make the settings of `queue`, which need not have had a job yet, or change them.
 
@@ -106,6 +114,11 @@ def set_queue(
     dead_letter_retention
         How long a dead letter is kept before ``purge_dead_letters`` may take it, as a timedelta or in whole seconds, at
         most 36,500 days. None: as it was, at first until somebody purges it by hand.
+
+    enqueue_shards
+        Over how many lanes of each priority new jobs are spread, 1 to 64, so that as many workers can claim at once
+        without waiting for one another. Between shards the order of age is approximate. Jobs that were spread over more
+        are claimed as before. None: as it was, at first one.
 
     Returns
     -------
@@ -131,6 +144,9 @@ def set_queue(
             None
             if dead_letter_retention is None
             else dead_letter_seconds("dead_letter_retention", dead_letter_retention)
+        ),
+        "enqueue_shards": (
+            None if enqueue_shards is None else whole_number("enqueue_shards", enqueue_shards, SHARDS)
         ),
     }
     return _changed(connection, namespace, "set_queue", values)[0]

@@ -438,6 +438,7 @@ class QueueStorage:
         failed_retention: timedelta | int | None = None,
         dead_letter: bool | None = None,
         dead_letter_retention: timedelta | int | None = None,
+        enqueue_shards: int | None = None,
     ) -> QueueSettings:
         """Decide for a queue what differs from its namespace; see :func:`parkkeeper.queue.settings.set_queue`."""
         return settings.set_queue(
@@ -447,6 +448,7 @@ class QueueStorage:
             failed_retention=failed_retention,
             dead_letter=dead_letter,
             dead_letter_retention=dead_letter_retention,
+            enqueue_shards=enqueue_shards,
         )
 
     def pause(self, queue: str) -> QueueSettings:
