@@ -35,22 +35,15 @@ SELECT n.nspname
 SELECT DISTINCT family FROM {schema}.schema_migration ORDER BY family
 
 -- name: queues
--- Counts from the ledger: what was folded plus what was appended since. Failed jobs that were dropped are in the rollup.
-WITH ledger AS (
-    SELECT lane_id, state, count AS jobs FROM {schema}.queue_terminal_live_counts
-    UNION ALL
-    SELECT lane_id, state, delta FROM {schema}.queue_terminal_count_deltas
-), live AS (
+-- Failed jobs that were dropped are in the rollup.
+WITH live AS (
     SELECT lane.queue,
            sum(jobs) FILTER (WHERE state = 'available')                          AS available,
            sum(jobs) FILTER (WHERE state = 'running')                            AS running,
+           sum(jobs) FILTER (WHERE state IN ('scheduled', 'retryable'))          AS deferred,
            sum(jobs) FILTER (WHERE state = 'failed')                             AS failed,
            sum(jobs) FILTER (WHERE state IN ('completed', 'failed', 'cancelled')) AS terminal
-      FROM ledger JOIN {schema}.queue_lanes AS lane USING (lane_id)
-     GROUP BY lane.queue
-), later AS (
-    SELECT lane.queue, count(*) AS deferred
-      FROM {schema}.deferred_jobs JOIN {schema}.queue_lanes AS lane USING (lane_id)
+      FROM {schema}.queue_believed_counts JOIN {schema}.queue_lanes AS lane USING (lane_id)
      GROUP BY lane.queue
 ), known AS (
     SELECT queue FROM {schema}.queue_lanes
@@ -62,14 +55,13 @@ WITH ledger AS (
 SELECT queue,
        coalesce(live.available, 0)::bigint                                       AS available,
        coalesce(live.running, 0)::bigint                                         AS running,
-       coalesce(later.deferred, 0)::bigint                                       AS deferred,
+       coalesce(live.deferred, 0)::bigint                                       AS deferred,
        coalesce(live.failed, 0)::bigint                                          AS failed,
        (coalesce(live.terminal, 0) + coalesce(rollup.pruned_completed_count, 0)
            + coalesce(rollup.pruned_failed_count, 0))::bigint                    AS terminal,
        coalesce(rollup.pruned_failed_count, 0)::bigint                           AS pruned_failed
   FROM known
   LEFT JOIN live USING (queue)
-  LEFT JOIN later USING (queue)
   LEFT JOIN {schema}.queue_terminal_rollups AS rollup USING (queue)
  ORDER BY queue
 

@@ -23,6 +23,8 @@ QUEUE = {
     "rescue": ("queue", "rescue"),
     "rotate": ("queue", "rotate"),
     "prune": ("queue", "prune"),
+    "roll-up": ("queue", "roll-up"),
+    "rebuild-counters": ("queue", "rebuild-counters"),
     "retry-failed": ("queue", "retry-failed", "--queue", "mail"),
     "jobs": ("queue", "jobs"),
 }

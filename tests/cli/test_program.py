@@ -47,7 +47,8 @@ def test_the_help_of_every_command_teaches(run, command: tuple[str, ...], monkey
 def test_the_commands_are_those_that_are_promised() -> None:
     promised = {
         (): "migrate plan status render",
-        ("queue",): "create enqueue work counts pause resume rescue rotate prune retry-failed jobs",
+        ("queue",): "create enqueue work counts pause resume rescue rotate prune retry-failed jobs "
+        "roll-up rebuild-counters",
         ("memory",): "append form freshness turn parked unpark sweep circuit erase recall",
     }
     assert set(EVERY) == {(*group, name) for group, names in promised.items() for name in names.split()}

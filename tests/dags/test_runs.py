@@ -66,7 +66,7 @@ def test_queue_maintenance_rescues_rotates_and_prunes(connection: psycopg.Connec
     )
 
     assert state == "success"
-    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PRUNES, *PURGE], "success")
+    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PRUNES, *PURGE, "roll_up"], "success")
     assert figures["purge_dead_letters"] == {"outcome": "noop", "purged": 0}
     # Without the rescue the job of the dead worker would pin the slot.
     assert figures["rescue"] == {"outcome": "rescued", "rescued": 1, "failed": 0, "dead_lettered": 0}
@@ -94,6 +94,8 @@ def test_queue_maintenance_rescues_rotates_and_prunes(connection: psycopg.Connec
     assert (figures["prune_claim"]["outcome"], figures["prune_claim"]["pruned_completed"]) == ("pruned", 0)
     batches = sql.SQL("SELECT sum(job_count) FROM {}").format(sql.Identifier(migrated, "lease_claim_batches"))
     assert connection.execute(batches).fetchone() in ((0,), (None,))
+    assert figures["roll_up"]["counters"] == "trusted"
+    assert storage.roll_up().outcome == "noop"
 
 
 def test_a_dry_run_of_queue_maintenance_changes_nothing(
@@ -107,7 +109,7 @@ def test_a_dry_run_of_queue_maintenance_changes_nothing(
     state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=migrated, dry_run=True)
 
     assert state == "success"
-    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PURGE], "skipped") | dict.fromkeys(
+    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PURGE, "roll_up"], "skipped") | dict.fromkeys(
         PRUNES, "success"
     )
     assert (figures["prune"]["outcome"], figures["prune"]["pruned_completed"]) == ("pruned", 1)
@@ -123,14 +125,18 @@ def test_a_prune_that_fails_fails_the_run(connection: psycopg.Connection, migrat
         "parkkeeper_queue_maintenance", namespace=migrated, failed_retention_seconds=0, max_pruned_failed=0
     )
     assert state == "failed"
-    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PRUNES, *PURGE], "success") | {"prune": "failed"}
+    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PRUNES, *PURGE], "success") | {
+        "prune": "failed",
+        "roll_up": "upstream_failed",
+    }
     assert storage.queue_counts("letters").failed == 1
 
 
 def test_a_rescue_that_fails_fails_the_run_and_the_ring_stands_still(namespace: str) -> None:
     state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=namespace)
     assert state == "failed"
-    assert tasks == {"rescue": "failed"} | dict.fromkeys([*ROTATIONS, *PRUNES, *PURGE], "upstream_failed")
+    follow = [*ROTATIONS, *PRUNES, *PURGE, "roll_up"]
+    assert tasks == {"rescue": "failed"} | dict.fromkeys(follow, "upstream_failed")
     assert figures["prune"] == {}
 
 

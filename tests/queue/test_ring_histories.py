@@ -273,6 +273,9 @@ class Model:
         self.old -= set(outcome.retried)
         self._wait(outcome.retried)
 
+    def roll_up(self, number: int) -> None:
+        assert self.storage.roll_up(limit=10 * number).trusted
+
     def failures(self, number: int) -> None:
         self.enqueue(number)
         self.claim(number)
@@ -316,7 +319,7 @@ class Model:
         assert pruned(self.storage) == (self.dropped["other"], self.dropped["failed"])
         assert differences(self.storage) == []
         assert _available_outside(self.storage) == self.evacuated
-        assert self.storage.queue_counts("q") == QueueCounts(
+        expected = QueueCounts(
             available=sum(len(slot.waiting) for slot in self.slots) + len(self.evacuated),
             running=sum(len(slot.running) for slot in [self.outside, *self.slots]),
             terminal=len(places) + self.dropped["other"] + self.dropped["failed"],
@@ -326,6 +329,10 @@ class Model:
             dead_lettered=len(self.letters),
             purged_dead_letters=self.purged,
         )
+        assert self.storage.queue_counts("q") == expected
+        with self.storage.connection.transaction(force_rollback=True):
+            query(self.storage, "UPDATE {ns}.queue_counter_state SET distrusted_at = now()")
+            assert self.storage.queue_counts("q") == expected, "counted from the rows"
 
 
 def _available_outside(storage: QueueStorage) -> set[int]:
@@ -360,7 +367,7 @@ def _reset(storage: QueueStorage) -> None:
 STEPS = ["enqueue", "claim", "complete", "fail", "defer", "rescue", "cancel", "grow_old", "rotate", "prune"]
 STEPS += ["retry", "failures", "successes", "losses", "lap", "failures", "successes", "lap", "grow_old"]
 STEPS += ["bury", "deaths", "exhume", "purge", "evacuate", "evacuate"]
-STEPS += ["turn_claims", "turn_leases", "turn_claims"]
+STEPS += ["turn_claims", "turn_leases", "turn_claims", "roll_up"]
 HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_size=8, max_size=40)
 
 

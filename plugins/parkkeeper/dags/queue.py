@@ -12,19 +12,22 @@ from parkkeeper.operators import (
     PruneWithCarryOperator,
     PurgeDeadLettersOperator,
     RescueOperator,
+    RollupCountsOperator,
     RotateRingOperator,
 )
 
 DOC = """\
-Look after a queue namespace: take back jobs of dead workers, open the ring's next slot, reclaim the sealed ones.
+Look after a queue namespace: take back jobs of dead workers, open the ring's next slot, reclaim the sealed ones, fold
+the ledger of counts.
 
 `rescue` takes back jobs whose lease has run out: they are tried again, or failed at their cap, and no longer pin
 their slot. `rotate` moves jobs that pin old slots out of the ring and opens an empty slot for new jobs. `prune` then
 reclaims, oldest first, each sealed slot that nothing uses any more; a failed job inside its retention is carried on
-and stays retryable, one past it is dropped and counted in `pruned_failed_total` for ever. `purge_dead_letters`
-deletes dead letters that are older than their queue wants to keep them. The rings of leases and of claims, which hold
-no jobs, are turned beside that: `rotate_lease`, `prune_lease`, `rotate_claim`, `prune_claim`. Nothing to do, or locks
-that another session holds, is a success with that `outcome`.
+and stays retryable, one past it is dropped and counted in `pruned_failed_total` for ever. `roll_up` folds what was
+counted since, so that counting stays cheap. `purge_dead_letters` deletes dead letters that are older than their queue
+wants to keep them. The rings of leases and of claims, which hold no jobs, are turned beside that: `rotate_lease`,
+`prune_lease`, `rotate_claim`, `prune_claim`. Nothing to do, or locks that another session holds, is a success with that
+`outcome`.
 
 **Parameters**: `namespace`; `failed_retention_seconds` (none: what the namespace says); `max_pruned_failed`,
 above which a slot is left alone and the run fails; `lock_timeout_seconds`; `dry_run`, which reports what
@@ -40,7 +43,7 @@ def _leave_out_of_a_dry_run(context: Context) -> None:
 def parkkeeper_queue_maintenance(
     *, namespace: str | None = None, conn_id: str | None = None, schedule: str | None = "*/5 * * * *"
 ) -> DAG:
-    """Return the DAG ``parkkeeper_queue_maintenance``: rescue, rotate and prune each ring, purge dead letters.
+    """Return the DAG ``parkkeeper_queue_maintenance``: turn each ring, fold the counts, purge dead letters.
 
     Parameters
     ----------
@@ -114,10 +117,16 @@ def parkkeeper_queue_maintenance(
             execution_timeout=timedelta(minutes=5),
             **defaults,
         )
+        roll_up = RollupCountsOperator(
+            task_id="roll_up",
+            pre_execute=_leave_out_of_a_dry_run,
+            execution_timeout=timedelta(minutes=5),
+            **defaults,
+        )
         purge = PurgeDeadLettersOperator(
             task_id="purge_dead_letters", execution_timeout=timedelta(minutes=5), **session
         )
-        rescue >> rotate >> prune
+        rescue >> rotate >> prune >> roll_up
         # Beside the ring, which neither waits for it nor keeps it waiting.
         rescue >> purge
         # Beside the queue's own ring: whichever of the three fails, the others turn, and the run fails.

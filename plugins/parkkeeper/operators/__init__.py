@@ -7,6 +7,7 @@ from parkkeeper.operators.queue import (
     PruneWithCarryOperator,
     PurgeDeadLettersOperator,
     RescueOperator,
+    RollupCountsOperator,
     RotateRingOperator,
 )
 
@@ -19,6 +20,7 @@ __all__ = [
     "PruneWithCarryOperator",
     "PurgeDeadLettersOperator",
     "RescueOperator",
+    "RollupCountsOperator",
     "RotateRingOperator",
     "TaskKilled",
 ]

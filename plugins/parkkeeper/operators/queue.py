@@ -1,4 +1,4 @@
-"""Look after the queue: take back jobs of dead workers, open the ring's next slot, reclaim the sealed ones.
+"""Look after the queue: take back jobs of dead workers, turn the ring, reclaim sealed slots, fold the counts.
 
 The two that turn the ring push `outcome`, `slot`, `generation`, `carried_failed`, `pruned_failed`, `pruned_completed`
 (what this task did) and `pruned_failed_total` (what the namespace has dropped since it was made); see
@@ -235,5 +235,37 @@ class PruneWithCarryOperator(RingOperator):
                     "pruned_completed": sum(one.pruned_completed for one in done),
                 }
             return figures
+
+        return work
+
+
+class RollupCountsOperator(RingOperator):
+    """Fold the ledger of counts, so that counting stays cheap.
+
+    `outcome` is ``rolled_up``, ``noop``, ``skipped_active`` (a transaction that has been open for more than a minute
+    keeps what would be deleted) or ``blocked``. `counters` is ``trusted``, or ``distrusted`` when they cannot be right
+    or came from a dump: jobs are counted from their rows then, until the counters have been rebuilt.
+    """
+
+    outcomes = ("rolled_up", "noop", "blocked", "skipped_active")
+
+    def prepare(self, namespace: Namespace) -> Work:
+        """Validate the arguments and return the roll-up."""
+        lock_timeout = arguments.duration("lock_timeout", self.lock_timeout)
+
+        def work(connection: psycopg.Connection[Any]) -> Figures:
+            done = QueueStorage(connection, namespace).roll_up(lock_timeout=lock_timeout)
+            if not done.trusted:
+                self.log.warning(
+                    "The counters are not believed, and jobs are counted from their rows: "
+                    "run `parkkeeper queue rebuild-counters --namespace %s`",
+                    namespace,
+                )
+            return {
+                "outcome": done.outcome,
+                "reason": done.reason,
+                "folded": done.folded,
+                "counters": "trusted" if done.trusted else "distrusted",
+            }
 
         return work

@@ -18,6 +18,7 @@ from parkkeeper.queue.outcomes import (
     RescueOutcome,
     RetryDeadLettersOutcome,
     RetryFailedOutcome,
+    RollUpOutcome,
     RotateOutcome,
     WorkerOutcome,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "RescueOutcome",
     "RetryDeadLettersOutcome",
     "RetryFailedOutcome",
+    "RollUpOutcome",
     "RotateOutcome",
     "TransactionOpen",
     "UniqueConflict",

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from parkkeeper.database import known_namespace, retried, statements
+from parkkeeper.database import advisory_key, known_namespace, retried, statements
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue import ring
+from parkkeeper.queue import ring, roll_up
 from parkkeeper.queue.errors import UnknownQueue
 from parkkeeper.queue.outcomes import QueueCounts
 
@@ -21,7 +21,7 @@ _SQL = statements("queue/counts")
 
 
 def queue_counts(connection: psycopg.Connection[Any], namespace: Namespace, queue: str) -> QueueCounts:
-    """Count the jobs of `queue`, exactly and in one snapshot.
+    """Count the jobs of `queue`, exactly and in one snapshot: from the rows while the counters are not believed.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def queue_counts(connection: psycopg.Connection[Any], namespace: Namespace, queu
 
 
 def rebuild_terminal_counters(connection: psycopg.Connection[Any], namespace: Namespace) -> None:
-    """Restore the counters of all states, live ones as well as terminal ones, from the rows.
+    """Restore the counters of all states, live ones as well as terminal ones, from the rows; they are believed again.
 
     What prune has dropped is known from the rollups alone and stays as it is.
 
@@ -67,10 +67,12 @@ def rebuild_terminal_counters(connection: psycopg.Connection[Any], namespace: Na
         # Reads all that the ring holds; only rotate, prune and other rebuilds wait for it.
         timeout = ring.checked_lock_timeout(ring.MAX_LOCK_TIMEOUT)
         with ring.maintenance(connection, namespace, "rebuild_terminal_counters", timeout) as cursor:
+            key = advisory_key(namespace.name, roll_up.ACTION)
+            cursor.execute(_SQL.render("keep_roll_up_away", namespace), {"key": key})
             # Lanes, if there is need of them, before the ring: the order in which a claim takes both.
             cursor.execute(_SQL.render("settle_cursors", namespace))
             ring.lock_state(cursor, namespace)
-            for name in ("forget_live_counts", "count_rows"):
+            for name in ("probe_by_key", "forget_live_counts", "count_rows", "trust"):
                 cursor.execute(_SQL.render(name, namespace))
 
     with known_namespace(namespace, "queue"):

@@ -136,6 +136,33 @@ class PruneOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class RollUpOutcome:
+    """What one call of ``roll_up`` did.
+
+    Attributes
+    ----------
+    outcome
+        ``rolled_up``: something was folded. ``noop``: there was nothing to fold; nothing was written.
+        ``skipped_active``: what is folded would only be in the way of readers for now, see `reason`.
+        ``blocked``: nothing was folded and some lock was not had.
+    reason
+        Why not all was folded: ``old_snapshot`` (a transaction of this database has been open for more than a minute),
+        ``slot`` (a prune has one) or ``roll_up`` (another roll-up, or a rebuild of the counters, is at work). None when
+        all was.
+    folded
+        Differences of counts that are in the folded counts now.
+    trusted
+        Whether the counters are believed. If not, jobs are counted from their rows until
+        ``rebuild_terminal_counters`` has been called.
+    """
+
+    outcome: Literal["rolled_up", "noop", "blocked", "skipped_active"]
+    reason: str | None = None
+    folded: int = 0
+    trusted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class QueueCounts:
     """The jobs of one queue, in one snapshot.
 

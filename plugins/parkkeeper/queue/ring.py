@@ -139,8 +139,13 @@ def lock_ring(
     """Lock a ring's state before anything else; None at once when another session does the same `action` on it."""
     # The queue ring's key has no name of a ring in it: releases before the others turned know it so.
     parts = (action,) if ring == "queue" else (action, ring)
-    attempt = one_row(cursor, _SQL.render("try_action", namespace), key=advisory_key(namespace.name, *parts))
-    return lock_state(cursor, namespace, ring) if attempt.granted else None
+    return lock_state(cursor, namespace, ring) if try_action(cursor, namespace, *parts) else None
+
+
+def try_action(cursor: psycopg.Cursor[Any], namespace: Namespace, *action: str) -> bool:
+    """Become the one session that does `action`, to the end of the transaction; False at once when another one is."""
+    key = advisory_key(namespace.name, *action)
+    return bool(one_row(cursor, _SQL.render("try_action", namespace), key=key).granted)
 
 
 def lock_state(cursor: psycopg.Cursor[Any], namespace: Namespace, ring: str = "queue") -> Ring:

@@ -20,6 +20,7 @@ from parkkeeper.queue import (
     leases,
     prune,
     retry,
+    roll_up,
     settings,
 )
 from parkkeeper.queue import ring as rings
@@ -34,6 +35,7 @@ from parkkeeper.queue.outcomes import (
     RescueOutcome,
     RetryDeadLettersOutcome,
     RetryFailedOutcome,
+    RollUpOutcome,
     RotateOutcome,
 )
 from parkkeeper.queue.settings import QueueSettings
@@ -348,6 +350,12 @@ class QueueStorage:
     def grow(self, queue_slots: int, *, lock_timeout: timedelta = rings.LOCK_TIMEOUT) -> GrowOutcome:
         """Add slots to the queue's ring until it has so many; see :func:`parkkeeper.queue.grow.grow`."""
         return grow.grow(self.connection, self.namespace, queue_slots, lock_timeout=lock_timeout)
+
+    def roll_up(
+        self, *, limit: int | None = None, lock_timeout: timedelta = rings.LOCK_TIMEOUT
+    ) -> RollUpOutcome:
+        """Fold the ledger of counts, so that counting stays cheap; see :func:`parkkeeper.queue.roll_up.roll_up`."""
+        return roll_up.roll_up(self.connection, self.namespace, limit=limit, lock_timeout=lock_timeout)
 
     def queue_counts(self, queue: str) -> QueueCounts:
         """Count the jobs of a queue, exactly; see :func:`parkkeeper.queue.counts.queue_counts`."""

@@ -1,0 +1,56 @@
+-- Roll-up: fold the ledger of counts, one child in bounded steps, each a transaction of its own.
+
+-- name: look
+-- Without a lock that lasts or a transaction id: with nothing to fold nothing is written. Terms are added up over all
+-- slots, since a job that is outside of the ring may be counted into one slot and out of another.
+WITH ledger AS MATERIALIZED (
+    SELECT ready_slot, lane_id, state, count AS jobs, 0 AS deltas FROM {schema}.queue_terminal_live_counts
+    UNION ALL
+    SELECT ready_slot, lane_id, state, sum(delta), count(*) FROM {schema}.queue_terminal_count_deltas
+     GROUP BY ready_slot, lane_id, state
+), appended AS (
+    SELECT ready_slot, sum(deltas)::bigint AS deltas FROM ledger GROUP BY ready_slot HAVING sum(deltas) > 0
+)
+SELECT ARRAY (SELECT ready_slot FROM appended ORDER BY ready_slot) AS slots,
+       ARRAY (SELECT deltas FROM appended ORDER BY ready_slot) AS deltas,
+       EXISTS (SELECT FROM ledger GROUP BY lane_id, state HAVING sum(jobs) < 0) AS impossible,
+       (SELECT distrusted_at IS NULL FROM {schema}.queue_counter_state) AS unmarked,
+       {schema}.counters_are_trusted() AS trusted
+
+-- name: old_snapshot
+-- Rows that are deleted stay for as long as a snapshot or a transaction is open that began before: each reader would step
+-- over them, and over each version of a folded count. A minute is more than what is at work and less than what hangs.
+SELECT EXISTS (
+           SELECT FROM pg_catalog.pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid()
+              AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+              AND xact_start < clock_timestamp() - interval '1 minute')
+    OR EXISTS (
+           SELECT FROM pg_catalog.pg_prepared_xacts
+            WHERE database = current_database() AND prepared < clock_timestamp() - interval '1 minute') AS found
+
+-- name: fold
+-- A literal slot: the plan and the locks reach one child, and a prune of another goes on. Whatever is deleted here is
+-- what is added there. No bucket: nobody but the one who folds writes these rows.
+WITH taken AS (
+    DELETE FROM {schema}.queue_terminal_count_deltas
+     WHERE ready_slot = {slot}
+       AND ctid = ANY (ARRAY (
+           SELECT ctid FROM {schema}.queue_terminal_count_deltas WHERE ready_slot = {slot} LIMIT %(limit)s))
+    RETURNING lane_id, state, delta
+), folded AS (
+    INSERT INTO {schema}.queue_terminal_live_counts AS live (ready_slot, lane_id, state, bucket, count)
+    SELECT {slot}, lane_id, state, 0, sum(delta)
+      FROM taken
+     GROUP BY lane_id, state
+    HAVING sum(delta) <> 0
+     ORDER BY lane_id, state
+    ON CONFLICT (ready_slot, lane_id, state, bucket) DO UPDATE SET count = live.count + excluded.count
+)
+SELECT count(*) AS rows FROM taken
+
+-- name: forget_zeros
+DELETE FROM {schema}.queue_terminal_live_counts WHERE ready_slot = {slot} AND count = 0
+
+-- name: distrust
+UPDATE {schema}.queue_counter_state SET distrusted_at = clock_timestamp() WHERE distrusted_at IS NULL
