@@ -18,7 +18,7 @@ def families() -> tuple[str, ...]:
 def test_a_roll_up_says_what_it_folded_and_whether_the_counters_are_believed(
     storage: QueueStorage, migrated: str
 ) -> None:
-    expected = {"outcome": "noop", "reason": None, "folded": 0, "counters": "trusted"}
+    expected = {"outcome": "noop", "reason": None, "folded": 0, "released_keys": 0, "counters": "trusted"}
     for jobs in (0, 2):
         for _ in range(jobs):
             storage.enqueue("letters", "print")

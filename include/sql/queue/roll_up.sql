@@ -1,4 +1,5 @@
--- Roll-up: fold the ledger of counts, one child in bounded steps, each a transaction of its own.
+-- Roll-up: fold the ledger of counts, then sweep unique keys that no job holds any more. In bounded steps, each a
+-- transaction of its own.
 
 -- name: look
 -- Without a lock that lasts or a transaction id: with nothing to fold nothing is written. Terms are added up over all
@@ -15,7 +16,12 @@ SELECT ARRAY (SELECT ready_slot FROM appended ORDER BY ready_slot) AS slots,
        ARRAY (SELECT deltas FROM appended ORDER BY ready_slot) AS deltas,
        EXISTS (SELECT FROM ledger GROUP BY lane_id, state HAVING sum(jobs) < 0) AS impossible,
        (SELECT distrusted_at IS NULL FROM {schema}.queue_counter_state) AS unmarked,
-       {schema}.counters_are_trusted() AS trusted
+       {schema}.counters_are_trusted() AS trusted,
+       (SELECT swept_seq IS NOT NULL
+               OR (swept_dropped < (SELECT coalesce(sum(pruned_completed_count + pruned_failed_count), 0)
+                                      FROM {schema}.queue_terminal_rollups)
+                   AND EXISTS (SELECT FROM {schema}.job_unique_claims WHERE done_lane_seq IS NOT NULL))
+          FROM {schema}.queue_counter_state) AS keys_due
 
 -- name: old_snapshot
 -- Rows that are deleted stay for as long as a snapshot or a transaction is open that began before: each reader would step
@@ -54,3 +60,49 @@ DELETE FROM {schema}.queue_terminal_live_counts WHERE ready_slot = {slot} AND co
 
 -- name: distrust
 UPDATE {schema}.queue_counter_state SET distrusted_at = clock_timestamp() WHERE distrusted_at IS NULL
+
+-- name: hold_prunes
+-- Before the snapshot that is asked for rows: no prune can carry one between the two, which would look as if it were gone.
+LOCK TABLE {schema}.done_entries IN ACCESS SHARE MODE
+
+-- name: probe_by_key
+-- Statistics of a child that was just filled say nothing; each row is one probe of a primary key.
+SELECT set_config('enable_seqscan', 'off', true) AS seqscan, set_config('enable_bitmapscan', 'off', true) AS bitmapscan
+
+-- name: sweep
+-- A key is let go of only as it was found: one that a retry or a new job takes meanwhile is theirs, and one that a
+-- transaction is about to take is left to it. The row is looked for in every slot, since it may have been carried.
+WITH passed AS MATERIALIZED (
+    SELECT unique_key, job_id, done_lane_id, done_lane_seq
+      FROM {schema}.job_unique_claims
+     WHERE done_lane_seq > (SELECT coalesce(swept_seq, 0) FROM {schema}.queue_counter_state)
+     ORDER BY done_lane_seq
+     LIMIT %(limit)s
+), orphaned AS MATERIALIZED (
+    SELECT held.unique_key
+      FROM passed
+      JOIN {schema}.job_unique_claims AS held
+        ON held.unique_key = passed.unique_key AND held.job_id = passed.job_id
+       AND held.done_lane_id = passed.done_lane_id AND held.done_lane_seq = passed.done_lane_seq
+     WHERE NOT EXISTS (
+           SELECT FROM {schema}.queue_ring_slots AS slot
+            CROSS JOIN LATERAL (
+                  SELECT FROM {schema}.done_entries AS done
+                   WHERE done.ready_slot = slot.slot
+                     AND done.lane_id = passed.done_lane_id AND done.lane_seq = passed.done_lane_seq
+                   LIMIT 1) AS found)
+       FOR UPDATE OF held SKIP LOCKED
+), released AS (
+    DELETE FROM {schema}.job_unique_claims AS held
+     USING orphaned
+     WHERE held.unique_key = orphaned.unique_key
+    RETURNING held.job_id
+), place AS (
+    UPDATE {schema}.queue_counter_state
+       SET swept_dropped = CASE WHEN swept_seq IS NULL
+                                THEN (SELECT coalesce(sum(pruned_completed_count + pruned_failed_count), 0)
+                                        FROM {schema}.queue_terminal_rollups)
+                                ELSE swept_dropped END,
+           swept_seq = (SELECT CASE WHEN count(*) = %(limit)s THEN max(done_lane_seq) END FROM passed)
+)
+SELECT (SELECT count(*) FROM passed) AS passed, (SELECT count(*) FROM released) AS released

@@ -18,9 +18,9 @@ def roll_up(
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
-    """Fold the ledger of counts, so that counting stays cheap.
+    """Fold the ledger of counts, so that counting stays cheap, and sweep unique keys of jobs that are gone.
 
-    The outcome is a word, and exit code 0 whichever it is: `rolled_up`; `noop` (nothing to fold); `blocked` (a lock was
+    The outcome is a word, and exit code 0 whichever it is: `rolled_up`; `noop` (nothing to do); `blocked` (a lock was
     not had: try again); `skipped_active` (a transaction has been open for more than a minute).
 
     Example: `parkkeeper queue roll-up -n jobs`

@@ -240,7 +240,7 @@ class PruneWithCarryOperator(RingOperator):
 
 
 class RollupCountsOperator(RingOperator):
-    """Fold the ledger of counts, so that counting stays cheap.
+    """Fold the ledger of counts, so that counting stays cheap, and sweep unique keys of jobs that are gone.
 
     `outcome` is ``rolled_up``, ``noop``, ``skipped_active`` (a transaction that has been open for more than a minute
     keeps what would be deleted) or ``blocked``. `counters` is ``trusted``, or ``distrusted`` when they cannot be right
@@ -265,6 +265,7 @@ class RollupCountsOperator(RingOperator):
                 "outcome": done.outcome,
                 "reason": done.reason,
                 "folded": done.folded,
+                "released_keys": done.released_keys,
                 "counters": "trusted" if done.trusted else "distrusted",
             }
 

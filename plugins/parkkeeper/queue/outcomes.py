@@ -142,15 +142,17 @@ class RollUpOutcome:
     Attributes
     ----------
     outcome
-        ``rolled_up``: something was folded. ``noop``: there was nothing to fold; nothing was written.
-        ``skipped_active``: what is folded would only be in the way of readers for now, see `reason`.
-        ``blocked``: nothing was folded and some lock was not had.
+        ``rolled_up``: something was folded or swept. ``noop``: there was nothing to do; nothing was written.
+        ``skipped_active``: what is deleted would only be in the way of readers for now, see `reason`.
+        ``blocked``: nothing was done and some lock was not had.
     reason
-        Why not all was folded: ``old_snapshot`` (a transaction of this database has been open for more than a minute),
+        Why not all was done: ``old_snapshot`` (a transaction of this database has been open for more than a minute),
         ``slot`` (a prune has one) or ``roll_up`` (another roll-up, or a rebuild of the counters, is at work). None when
         all was.
     folded
         Differences of counts that are in the folded counts now.
+    released_keys
+        Unique keys that were let go of because the job that kept them beyond its end has been pruned.
     trusted
         Whether the counters are believed. If not, jobs are counted from their rows until
         ``rebuild_terminal_counters`` has been called.
@@ -159,6 +161,7 @@ class RollUpOutcome:
     outcome: Literal["rolled_up", "noop", "blocked", "skipped_active"]
     reason: str | None = None
     folded: int = 0
+    released_keys: int = 0
     trusted: bool = True
 
 

@@ -1,6 +1,6 @@
-"""Fold the ledger of counts, so that counting stays cheap, in steps that are in nobody's way.
+"""Fold the ledger of counts and sweep unique keys that no job holds any more, in steps that are in nobody's way.
 
-See ``docs/explanation/ring.md`` for the ledger, and for when it is not believed.
+See ``docs/explanation/ring.md`` for the ledger and for when it is not believed, ``docs/explanation/queue.md`` for keys.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from parkkeeper.queue.outcomes import RollUpOutcome
 
 #: Differences that one transaction folds.
 STEP = 10_000
+#: Unique keys that one transaction looks through, and one call: a longer pass is gone on with by the next call.
+KEYS_STEP, KEYS = 1_000, 20_000
 
 ACTION = "roll_up"
 _SQL = statements("queue/roll_up")
@@ -40,6 +42,9 @@ def roll_up(
 
     Folding moves figures and changes no count, at no moment and wherever it is cut off. A slot that a prune has is left
     to the next call. A sum below zero, which no history of jobs can leave, makes the counters untrusted.
+
+    When rows have been pruned, it then looks through the unique keys that are kept beyond the end of their job, and
+    lets go of those whose job is gone.
 
     Parameters
     ----------
@@ -75,17 +80,16 @@ class _RollUp:
         self.connection = connection
         self.namespace = namespace
         self.lock_timeout = lock_timeout
-        self.folded = 0
+        self.folded = self.keys = self.released_keys = 0
         self.reason: str | None = None
 
     def run(self, limit: int | None) -> RollUpOutcome:
-        """Look, mark counters that cannot be right, fold."""
+        """Look, mark counters that cannot be right, fold, sweep."""
         try:
             with ring.maintenance(self.connection, self.namespace, ACTION, self.lock_timeout) as cursor:
                 look = ring.one_row(cursor, _SQL.render("look", self.namespace))
-                old_snapshot = (
-                    look.slots and ring.one_row(cursor, _SQL.render("old_snapshot", self.namespace)).found
-                )
+                due = look.slots or look.keys_due
+                old_snapshot = due and ring.one_row(cursor, _SQL.render("old_snapshot", self.namespace)).found
             if look.impossible and look.unmarked:
                 with self._step() as cursor:
                     cursor.execute(_SQL.render("distrust", self.namespace))
@@ -99,10 +103,12 @@ class _RollUp:
         try:
             for slot, deltas in zip(look.slots, look.deltas, strict=True):
                 self._fold(slot, deltas if limit is None else min(deltas, limit - self.folded))
+            if look.keys_due:
+                self._sweep()
         except _Busy:
             self.reason = ACTION
-        if self.folded:
-            return RollUpOutcome("rolled_up", self.reason, self.folded, trusted)
+        if self.folded or self.keys:
+            return RollUpOutcome("rolled_up", self.reason, self.folded, self.released_keys, trusted)
         return RollUpOutcome("blocked" if self.reason else "noop", self.reason, trusted=trusted)
 
     def _fold(self, slot: int, deltas: int) -> None:
@@ -117,6 +123,21 @@ class _RollUp:
                     return  # a prune has taken them
                 self.folded += rows
                 deltas -= rows
+        except ring.LOCK_NOT_HAD:
+            self.reason = "slot"
+
+    def _sweep(self) -> None:
+        """Look through unique keys until the pass is over, or many have been, or a lock is not had."""
+        passed = KEYS_STEP
+        try:
+            while passed == KEYS_STEP and self.keys < KEYS:
+                with self._step() as cursor:
+                    cursor.execute(_SQL.render("hold_prunes", self.namespace))
+                    cursor.execute(_SQL.render("probe_by_key", self.namespace))
+                    statement = _SQL.render("sweep", self.namespace)
+                    passed, released = ring.one_row(cursor, statement, limit=KEYS_STEP)
+                self.keys += passed
+                self.released_keys += released
         except ring.LOCK_NOT_HAD:
             self.reason = "slot"
 
