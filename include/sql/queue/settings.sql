@@ -3,15 +3,23 @@
 -- name: namespace_settings
 SELECT name, value FROM {schema}.settings WHERE name IN ('failed_retention', 'carry_to')
 
+-- name: set_namespace
+INSERT INTO {schema}.settings AS setting (name, value)
+VALUES ('failed_retention', %(failed_retention)s)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = clock_timestamp()
+
 -- name: set_queue
 INSERT INTO {schema}.queue_settings AS setting
        (queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds, enqueue_shards)
 VALUES (%(queue)s, %(failed_retention_seconds)s, coalesce(%(dead_letter)s, false), %(dead_letter_retention_seconds)s,
         coalesce(%(enqueue_shards)s, 1))
 ON CONFLICT (queue) DO UPDATE
-   SET failed_retention_seconds = coalesce(%(failed_retention_seconds)s, setting.failed_retention_seconds),
+   SET failed_retention_seconds = CASE WHEN NOT %(failed_retention_unset)s
+                                       THEN coalesce(%(failed_retention_seconds)s, setting.failed_retention_seconds) END,
        dead_letter = coalesce(%(dead_letter)s, setting.dead_letter),
-       dead_letter_retention_seconds = coalesce(%(dead_letter_retention_seconds)s, setting.dead_letter_retention_seconds),
+       dead_letter_retention_seconds = CASE WHEN NOT %(dead_letter_retention_unset)s
+                                            THEN coalesce(%(dead_letter_retention_seconds)s,
+                                                          setting.dead_letter_retention_seconds) END,
        enqueue_shards = coalesce(%(enqueue_shards)s, setting.enqueue_shards)
 RETURNING queue, failed_retention_seconds, dead_letter, dead_letter_retention_seconds, enqueue_shards, paused_at
 

@@ -31,6 +31,11 @@ def duration(text: str | timedelta) -> timedelta:
         ) from None
 
 
+def duration_or_default(text: str | timedelta) -> timedelta | str:
+    """Read ``default``, or what :func:`duration` reads."""
+    return text if text == "default" else duration(text)
+
+
 def moment(text: str | datetime) -> datetime:
     """Read an ISO 8601 time that has a time zone."""
     try:

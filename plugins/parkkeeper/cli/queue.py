@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import psycopg
@@ -23,6 +23,7 @@ from parkkeeper.queue.handlers import Handler
 from parkkeeper.queue.jobs import STATES, list_jobs
 from parkkeeper.queue.outcomes import PruneOutcome
 from parkkeeper.queue.ring import LOCK_TIMEOUT
+from parkkeeper.queue.status import SlotStatus
 from parkkeeper.queue.storage import LEASE
 from parkkeeper.queue.worker import GRACE, Worker
 
@@ -383,7 +384,8 @@ def prune(
     Example: `parkkeeper queue prune -n jobs --failed-retention 72h --dry-run`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
-        outcome = QueueStorage(connection, space).prune_oldest(
+        storage = QueueStorage(connection, space)
+        outcome = storage.prune_oldest(
             failed_retention,
             ring=ring,
             dry_run=dry_run,
@@ -391,11 +393,15 @@ def prune(
             lock_timeout=lock_timeout,
             wait_for_snapshots=wait_for_snapshots,
         )
-    emit(outcome, as_json=json, notes=_pruned(outcome, dry_run) if ring == "queue" else [])
+        notes = _pruned(storage, outcome, dry_run) if ring == "queue" and not json else []
+    emit(outcome, as_json=json, notes=notes)
 
 
-def _pruned(outcome: PruneOutcome, dry_run: bool) -> list[str]:
-    """Say what became of the slot's failed jobs."""
+def _pruned(storage: QueueStorage, outcome: PruneOutcome, dry_run: bool) -> list[str]:
+    """Say what became of the slot's failed jobs, or what pins it."""
+    if outcome.outcome == "skipped_active":
+        slots = storage.ring_status().slots
+        return [pinned(slot) for slot in slots if slot.slot == outcome.slot and slot.pinned_by]
     if outcome.outcome != "pruned":
         return []
     tense = "would be" if dry_run else "were"
@@ -403,6 +409,17 @@ def _pruned(outcome: PruneOutcome, dry_run: bool) -> list[str]:
         f"{outcome.carried_failed_rows} failed jobs {tense} carried and stay retryable; "
         f"{outcome.pruned_failed} {tense} dropped past their retention."
     ]
+
+
+def pinned(slot: SlotStatus) -> str:
+    """Say which job has pinned a slot for longest."""
+    job = slot.pinned_by
+    assert job is not None
+    since, doing = (job.created_at, "waits") if job.attempted_at is None else (job.attempted_at, "runs")
+    return (
+        f"Slot {slot.slot} is pinned: job {job.job_id} ({job.kind} of {job.queue}) {doing} since "
+        f"{since.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}."
+    )
 
 
 @app.command()
@@ -439,7 +456,7 @@ def jobs(
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
-    """List jobs of one state: ended ones newest first, deferred ones by when they are due.
+    """List jobs of one state: ended ones newest first, deferred ones by when they are due, others the oldest first.
 
     Neither arguments nor error texts are shown: they are the application's data.
 

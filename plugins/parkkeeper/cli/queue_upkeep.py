@@ -1,15 +1,148 @@
-"""``parkkeeper queue ...``: commands for whoever looks after a queue."""
+"""``parkkeeper queue ...``: commands for whoever looks after a queue: look, decide, cancel, count."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 import typer
 
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
 from parkkeeper.cli.output import emit
-from parkkeeper.cli.queue import LockTimeout
+from parkkeeper.cli.parsing import duration_or_default
+from parkkeeper.cli.queue import LockTimeout, OptionalQueue, pinned
+from parkkeeper.errors import InvalidArgument
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.outcomes import RollUpOutcome
 from parkkeeper.queue.ring import LOCK_TIMEOUT
+from parkkeeper.queue.status import RingStatus, SlotStatus
+
+
+def ring(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
+    """Draw the ring: its slots, what stands in each, and which job pins one that is sealed.
+
+    A slot is `current` (new jobs go there), `sealed` (it holds what is left of earlier times) or `empty`. What waits or
+    runs in a sealed slot pins it: no prune reclaims it until that has ended.
+
+    Example: `parkkeeper queue ring -n jobs`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        found = QueueStorage(connection, space).ring_status()
+    now = datetime.now(UTC)
+    emit(
+        found if json else [_row(slot, now) for slot in found.slots],
+        as_json=json,
+        notes=[_drawn(found), *[pinned(slot) for slot in found.slots if slot.pinned_by]],
+    )
+
+
+def _row(slot: SlotStatus, now: datetime) -> dict[str, Any]:
+    since = slot.opened_at if slot.state == "current" else slot.sealed_at if slot.state == "sealed" else None
+    return {
+        "slot": slot.slot,
+        "generation": slot.generation,
+        "state": slot.state,
+        "waiting": slot.waiting,
+        "running": slot.running,
+        "ended": slot.terminal,
+        "failed": slot.failed,
+        "MB": slot.bytes / 1_000_000,
+        "for": None if since is None else str(timedelta(seconds=max(0, int((now - since).total_seconds())))),
+    }
+
+
+def _drawn(found: RingStatus) -> str:
+    """Draw a character a slot."""
+    signs = {"current": ">", "empty": "."}
+    drawn = "".join(
+        signs.get(slot.state, "#" if slot.waiting or slot.running else "o") for slot in found.slots
+    )
+    return f"[{drawn}]  > current, # sealed and in use, o sealed and to be reclaimed, . empty"
+
+
+def show(
+    namespace: NamespaceName,
+    job_id: Annotated[int, typer.Argument(metavar="JOB_ID", help="The job's id.")],
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Show where one job stands, but neither its arguments nor an error text: they are the application's data.
+
+    Exit code 1 when there is no such job, or no trace of it any more.
+
+    Example: `parkkeeper queue show -n jobs 7`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        found = QueueStorage(connection, space).job(job_id)
+    emit(found, as_json=json)
+
+
+def cancel(
+    namespace: NamespaceName,
+    job_ids: Annotated[list[int], typer.Argument(metavar="JOB_ID...", help="The jobs' ids.")],
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Cancel jobs that have not ended. The worker that may run one finds its claim stale.
+
+    `left` lists those that were not cancelled: they have ended, or there are none of these ids.
+
+    Example: `parkkeeper queue cancel -n jobs 7 8`
+    """
+    done: dict[str, list[int]] = {"cancelled": [], "left": []}
+    with ready(dsn, namespace, "queue") as (connection, space):
+        storage = QueueStorage(connection, space)
+        for job_id in job_ids:
+            done["cancelled" if storage.cancel(job_id) else "left"].append(job_id)
+    emit(done, as_json=json)
+
+
+def set_(
+    namespace: NamespaceName,
+    queue: OptionalQueue = None,
+    failed_retention: Annotated[
+        Any,
+        typer.Option(
+            parser=duration_or_default,
+            metavar="DURATION|default",
+            help="How long a failed job stays retryable: 72h, 7d, 0 for not beyond its slot; whole seconds, at most "
+            "35d. default: the queue says nothing, and the namespace decides.",
+        ),
+    ] = None,
+    dead_letter_retention: Annotated[
+        Any,
+        typer.Option(
+            parser=duration_or_default,
+            metavar="DURATION|default",
+            help="How long a dead letter of the queue is kept. default: until somebody purges it.",
+        ),
+    ] = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Change the settings of a queue that exists; without --queue, what holds for all queues that say nothing.
+
+    Example: `parkkeeper queue set -n jobs --failed-retention 7d`
+
+    Example: `parkkeeper queue set -n jobs -q mail --failed-retention default`
+    """
+    if failed_retention is None and dead_letter_retention is None:
+        raise InvalidArgument("nothing to set: give --failed-retention or --dead-letter-retention")
+    if queue is None and (dead_letter_retention is not None or failed_retention == "default"):
+        raise InvalidArgument(
+            "give --queue, or --failed-retention alone with a duration: that is the default itself"
+        )
+    with ready(dsn, namespace, "queue") as (connection, space):
+        storage = QueueStorage(connection, space)
+        found: Any
+        if queue is None:
+            found = storage.set_namespace(failed_retention=failed_retention)
+        else:
+            storage.queue_counts(queue)  # A misspelt queue would be made.
+            found = storage.set_queue(
+                queue, failed_retention=failed_retention, dead_letter_retention=dead_letter_retention
+            )
+    emit(found, as_json=json)
 
 
 def roll_up(
@@ -54,5 +187,8 @@ def rebuild_counters(namespace: NamespaceName, dsn: Dsn = None, json: Json = Fal
 
 def register(app: typer.Typer) -> None:
     """Make these commands of `app`."""
+    for command in (ring, show, cancel):
+        app.command()(command)
+    app.command("set")(set_)
     app.command("roll-up")(roll_up)
     app.command("rebuild-counters")(rebuild_counters)

@@ -7,6 +7,7 @@ from parkkeeper.queue.errors import (
     IsolationRefused,
     PruneRefused,
     UniqueConflict,
+    UnknownJob,
     UnknownQueue,
 )
 from parkkeeper.queue.outcomes import (
@@ -46,6 +47,7 @@ __all__ = [
     "RotateOutcome",
     "TransactionOpen",
     "UniqueConflict",
+    "UnknownJob",
     "UnknownNamespace",
     "UnknownQueue",
     "Worker",

@@ -33,6 +33,15 @@ class UnknownQueue(ParkkeeperError):
         )
 
 
+class UnknownJob(ParkkeeperError):
+    """There is no job of this id, or no trace of it any more."""
+
+    def __init__(self, job_id: int, namespace: Namespace) -> None:
+        super().__init__(
+            f"job {job_id} is unknown in namespace {namespace}: it was never enqueued, or has been pruned since"
+        )
+
+
 class PruneRefused(ParkkeeperError):
     """A prune would drop more failed rows than `max_pruned_failed` allows; nothing was changed.
 

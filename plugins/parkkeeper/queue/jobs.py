@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -13,38 +11,20 @@ from parkkeeper.database import known_namespace, statements
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue.counts import queue_counts
+from parkkeeper.queue.status import ListedJob, open_jobs
 
 _SQL = statements("queue/jobs")
 
-#: Which statement lists a state. Waiting and running jobs are counted, not listed.
+#: Which statement lists a state.
 STATES = {
     "failed": "terminal",
     "completed": "terminal",
     "cancelled": "terminal",
     "scheduled": "deferred",
     "retryable": "deferred",
+    "available": "waiting",
+    "running": "running",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ListedJob:
-    """One job, without its args, its unique key and the text of its error, which are the application's.
-
-    `attempt` counts claims. `attempted_at` is None for a job that was never claimed, `finalized_at` for one that has
-    not ended.
-    """
-
-    job_id: int
-    queue: str
-    kind: str
-    state: str
-    priority: int
-    attempt: int
-    max_attempts: int
-    created_at: datetime
-    run_at: datetime
-    attempted_at: datetime | None
-    finalized_at: datetime | None
 
 
 def list_jobs(
@@ -55,7 +35,10 @@ def list_jobs(
     queue: str | None = None,
     limit: int = 100,
 ) -> list[ListedJob]:
-    """Return jobs in `state`, of one queue or of all: ended ones newest first, deferred ones by when they are due.
+    """Return jobs in `state`, of one queue or of all.
+
+    Ended ones come newest first, deferred ones by when they are due, waiting ones by age, running ones by when they
+    were claimed.
 
     Raises
     ------
@@ -70,6 +53,9 @@ def list_jobs(
         raise InvalidArgument(f"limit {limit} is refused: at least 1")
     if queue is not None:
         queue_counts(connection, namespace, queue)
+    if state in ("available", "running"):
+        with known_namespace(namespace, "queue"):
+            return open_jobs(connection, namespace, STATES[state], queue, limit)
     with known_namespace(namespace, "queue"), connection.cursor(row_factory=class_row(ListedJob)) as cursor:
         values = {"state": state, "queue": queue, "limit": limit}
         return cursor.execute(_SQL.render(STATES[state], namespace), values).fetchall()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from psycopg.rows import class_row, tuple_row
@@ -24,6 +24,9 @@ MAX_DEAD_LETTER_RETENTION = timedelta(days=36_500)
 
 #: Each one is a lane of each priority, and a claim may have to look at all of them.
 SHARDS = range(1, 65)
+
+#: In place of a queue's retention: what holds when the queue says nothing.
+DEFAULT = "default"
 
 _DESTINATIONS = ("live",)
 _SQL = statements("queue/settings")
@@ -95,9 +98,9 @@ def set_queue(
     namespace: Namespace,
     queue: str,
     *,
-    failed_retention: timedelta | int | None = None,
+    failed_retention: timedelta | int | Literal["default"] | None = None,
     dead_letter: bool | None = None,
-    dead_letter_retention: timedelta | int | None = None,
+    dead_letter_retention: timedelta | int | Literal["default"] | None = None,
     enqueue_shards: int | None = None,
 ) -> QueueSettings:
     """Make the settings of `queue`, which need not have had a job yet, or change them.
@@ -106,15 +109,14 @@ def set_queue(
     ----------
     failed_retention
         How long a failed job of this queue stays retryable, as a timedelta or in whole seconds; wins over the
-        namespace's setting and over the argument of ``prune_oldest``. Zero: not beyond its slot. None: as it
-        was.
+        namespace's setting and over the argument of ``prune_oldest``. Zero: not beyond its slot.
+        ``"default"``: what those say. None: as it was.
     dead_letter
         Whether a job that fails for good from now on is kept as a dead letter, outside of the ring, instead of as a
         failed job in it. What has failed already stays where it is. None: as it was, at first not.
     dead_letter_retention
         How long a dead letter is kept before ``purge_dead_letters`` may take it, as a timedelta or in whole seconds, at
-        most 36,500 days. None: as it was, at first until somebody purges it by hand.
-
+        most 36,500 days. ``"default"``: until somebody purges it by hand. None: as it was, at first the default.
     enqueue_shards
         Over how many lanes of each priority new jobs are spread, 1 to 64, so that as many workers can claim at once
         without waiting for one another. Between shards the order of age is approximate. Jobs that were spread over more
@@ -137,19 +139,51 @@ def set_queue(
     values = {
         "queue": checked_name("queue", queue),
         "failed_retention_seconds": (
-            None if failed_retention is None else retention_seconds("failed_retention", failed_retention)
+            None
+            if failed_retention in (None, DEFAULT)
+            else retention_seconds("failed_retention", failed_retention)
         ),
+        "failed_retention_unset": failed_retention == DEFAULT,
         "dead_letter": dead_letter,
         "dead_letter_retention_seconds": (
             None
-            if dead_letter_retention is None
+            if dead_letter_retention in (None, DEFAULT)
             else dead_letter_seconds("dead_letter_retention", dead_letter_retention)
         ),
         "enqueue_shards": (
             None if enqueue_shards is None else whole_number("enqueue_shards", enqueue_shards, SHARDS)
         ),
+        "dead_letter_retention_unset": dead_letter_retention == DEFAULT,
     }
     return _changed(connection, namespace, "set_queue", values)[0]
+
+
+def set_namespace(
+    connection: psycopg.Connection[Any], namespace: Namespace, *, failed_retention: timedelta | int
+) -> NamespaceSettings:
+    """Change what holds for all queues that have no setting of their own.
+
+    Parameters
+    ----------
+    failed_retention
+        How long a failed job stays retryable, as a timedelta or in whole seconds, at most 35 days. Zero: not beyond its
+        slot. It holds from the next prune on, for jobs that have failed already, too.
+
+    Returns
+    -------
+    NamespaceSettings
+        What holds now.
+
+    Raises
+    ------
+    InvalidArgument
+        Before anything is sent to the database.
+    """
+    values = {"failed_retention": str(retention_seconds("failed_retention", failed_retention))}
+    statement = _SQL.render("set_namespace", namespace)
+    with known_namespace(namespace, "queue"):
+        retried(connection, lambda: connection.execute(statement, values))
+    return namespace_settings(connection, namespace)
 
 
 def pause(connection: psycopg.Connection[Any], namespace: Namespace, queue: str) -> QueueSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 
@@ -22,6 +22,7 @@ from parkkeeper.queue import (
     retry,
     roll_up,
     settings,
+    status,
 )
 from parkkeeper.queue import ring as rings
 from parkkeeper.queue.arguments import UNIQUE_STATES
@@ -38,7 +39,8 @@ from parkkeeper.queue.outcomes import (
     RollUpOutcome,
     RotateOutcome,
 )
-from parkkeeper.queue.settings import QueueSettings
+from parkkeeper.queue.settings import NamespaceSettings, QueueSettings
+from parkkeeper.queue.status import JobStatus, RingStatus
 
 #: How long a claimed job is its worker's unless the claim says otherwise.
 LEASE = timedelta(minutes=5)
@@ -443,9 +445,9 @@ class QueueStorage:
         self,
         queue: str,
         *,
-        failed_retention: timedelta | int | None = None,
+        failed_retention: timedelta | int | Literal["default"] | None = None,
         dead_letter: bool | None = None,
-        dead_letter_retention: timedelta | int | None = None,
+        dead_letter_retention: timedelta | int | Literal["default"] | None = None,
         enqueue_shards: int | None = None,
     ) -> QueueSettings:
         """Decide for a queue what differs from its namespace; see :func:`parkkeeper.queue.settings.set_queue`."""
@@ -458,6 +460,18 @@ class QueueStorage:
             dead_letter_retention=dead_letter_retention,
             enqueue_shards=enqueue_shards,
         )
+
+    def set_namespace(self, *, failed_retention: timedelta | int) -> NamespaceSettings:
+        """Decide for all queues without a setting; see :func:`parkkeeper.queue.settings.set_namespace`."""
+        return settings.set_namespace(self.connection, self.namespace, failed_retention=failed_retention)
+
+    def ring_status(self) -> RingStatus:
+        """Look at the ring and at what pins it; see :func:`parkkeeper.queue.status.ring_status`."""
+        return status.ring_status(self.connection, self.namespace)
+
+    def job(self, job_id: int) -> JobStatus:
+        """Look where a job stands; see :func:`parkkeeper.queue.status.job`."""
+        return status.job(self.connection, self.namespace, job_id)
 
     def pause(self, queue: str) -> QueueSettings:
         """Let no job of a queue be claimed; see :func:`parkkeeper.queue.settings.pause`."""

@@ -116,11 +116,11 @@ COMMENT ON VIEW {schema}.queue_ledger IS
     'The ledger of counts: what was folded, and each difference since. Only sums mean something.';
 
 CREATE VIEW {schema}.queue_believed_counts AS
-SELECT lane_id, state, jobs FROM {schema}.queue_ledger WHERE (SELECT {schema}.counters_are_trusted())
+SELECT ready_slot, lane_id, state, jobs FROM {schema}.queue_ledger WHERE (SELECT {schema}.counters_are_trusted())
 UNION ALL
-SELECT lane_id, state, jobs FROM {schema}.queue_counted_rows WHERE NOT (SELECT {schema}.counters_are_trusted());
+SELECT ready_slot, lane_id, state, jobs FROM {schema}.queue_counted_rows WHERE NOT (SELECT {schema}.counters_are_trusted());
 COMMENT ON VIEW {schema}.queue_believed_counts IS
-    'How many jobs are in each lane and state, as terms to be added up: from the ledger, or from the rows while the ledger '
+    'How many jobs are in each slot, lane and state, as terms to be added up: from the ledger, or from the rows while the ledger '
     'is not believed.';
 
 CREATE FUNCTION {schema}.count_queue(
