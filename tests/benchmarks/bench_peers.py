@@ -27,6 +27,7 @@ OURS = "parkkeeper"
 #: The name of each queue, the module of ``peers`` that knows it, and the Python that has it.
 QUEUES = {
     OURS: ("parkkeeper_queue", Path(sys.executable)),
+    f"{OURS}, small batches": ("parkkeeper_default", Path(sys.executable)),
     "awa-pg": ("awa_pg", PEERS_PYTHON),
     "procrastinate": ("procrastinate_queue", PEERS_PYTHON),
     "pgqueuer": ("pgqueuer_queue", PEERS_PYTHON),

@@ -7,13 +7,12 @@ from parkkeeper.queue import ClaimedJob, QueueStorage, Worker
 
 from .protocol import ENQUEUED_AT_ONCE, MeantToFail
 
-BATCH = 500
-
 
 class Queue:
-    """One worker on one connection."""
+    """One worker on one connection, with batches as for short jobs."""
 
-    settings = f"one worker, batch {BATCH}"
+    batch = 500
+    settings = f"one worker, batch {batch}"
 
     async def install(self, dsn: str) -> None:
         connection = database.connect(dsn)
@@ -26,7 +25,7 @@ class Queue:
             self._storage.enqueue_many("bench", "failing" if failing else "noop", args, max_attempts=1)
 
     async def drain(self, jobs: int, *, failing: bool) -> None:
-        Worker(self._storage, "bench", {"noop": noop, "failing": fail}, batch=BATCH).run(drain=True)
+        Worker(self._storage, "bench", {"noop": noop, "failing": fail}, batch=self.batch).run(drain=True)
 
     async def unfinished(self) -> int:
         counts = self._storage.queue_counts("bench")
