@@ -106,7 +106,7 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(install: Install) -
         ("shouting_module:broken", {}, r"cannot be made \(RuntimeError\)"),
         ("no_such_module:thing", {}, r"cannot be imported \(ModuleNotFoundError no_such_module\)"),
         ("shouting_module:absent", {}, r"cannot be imported \(AttributeError\)"),
-        ("no_such_module:thing [fast]", {}, "install the extra fast of its distribution"),
+        ("no_such_module:thing [fast]", {}, r"install shouting\[fast\], or see"),
     ],
 )
 def test_what_cannot_be_an_extractor_is_refused_in_one_sentence(
@@ -145,6 +145,19 @@ def test_the_memory_is_imported_without_airflow_and_without_a_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_shipped_extractor_whose_extra_is_missing_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['pydantic_ai'] = None\n"
+        "from parkkeeper.memory.extractors import load\n"
+        "try: load('llm')\n"
+        "except ValueError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (
+        "(ModuleNotFoundError pydantic_ai): install airflow-provider-parkkeeper[llm], or see" in done.stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -180,10 +180,8 @@ def load(name: str, **arguments: Any) -> Extractor:
     except Exception as error:
         # What a module does when it is imported is its own: only the kind of its failure is ours to show.
         missing = f" {error.name}" if isinstance(error, ModuleNotFoundError) else ""
-        extras = ", ".join(entry_point.extras)
-        hint = f"install the extra {extras} of its distribution, or " if extras else ""
         raise InvalidArgument(
-            f"extractor {name!r} cannot be imported ({type(error).__name__}{missing}): {hint}"
+            f"extractor {name!r} cannot be imported ({type(error).__name__}{missing}): {_extra(entry_point)}"
             f"see `python -c 'import {entry_point.module}'`"
         ) from None
     return made(name, target, **arguments)
@@ -217,6 +215,14 @@ def made(name: str, target: Any, **arguments: Any) -> Extractor:
     if isinstance(target, type) or not isinstance(target, Extractor):
         raise InvalidArgument(f"extractor {name!r} is refused: it needs name, version and extract(turn)")
     return target
+
+
+def _extra(entry_point: EntryPoint) -> str:
+    """Return the advice to install what the entry point says that it needs."""
+    if not entry_point.extras:
+        return ""
+    distribution = entry_point.dist.name if entry_point.dist else "the distribution"
+    return f"install {distribution}[{','.join(entry_point.extras)}], or "
 
 
 def _registered() -> list[EntryPoint]:
