@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from datetime import timedelta
@@ -325,8 +326,15 @@ def test_turns_are_asked_about_at_once_where_the_batch_says_so(
     assert (outcome.formed, outcome.failed, outcome.memories) == (8, 0, 8)
 
 
-@pytest.mark.filterwarnings("error::ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning")
-def test_nothing_stays_open_behind_an_extraction(provider: Provider) -> None:
+def test_nothing_stays_open_behind_an_extraction(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    new_event_loop = asyncio.events.new_event_loop
+
+    def noted() -> asyncio.AbstractEventLoop:
+        loops.append(new_event_loop())
+        return loops[-1]
+
+    monkeypatch.setattr(asyncio.events, "new_event_loop", noted)
     over = threading.Event()
     llm = provider.llm()
 
@@ -354,6 +362,8 @@ def test_nothing_stays_open_behind_an_extraction(provider: Provider) -> None:
     for _ in range(3):
         each()
     assert held() == before == (0, 0)
+    assert len(loops) == 12
+    assert all(loop.is_closed() for loop in loops)
     over.set()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,6 +104,15 @@ def test_a_connection_for_an_extractor_that_asks_nobody_is_refused(
     ran = batch(migrated, extractor="chunks")
     assert isinstance(ran.error, AirflowFailException)
     assert "llm_conn_id is refused: extractor 'chunks' has no use for it" in str(ran.error)
+
+
+def test_an_extra_that_is_not_installed_is_named(
+    store: MemoryStore, migrated: str, connect_llm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "parkkeeper.memory.extractors.llm", None)
+    ran = batch(migrated)
+    assert isinstance(ran.error, AirflowFailException)
+    assert "install airflow-provider-parkkeeper[llm]" in str(ran.error)
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
