@@ -17,6 +17,7 @@ import pytest
 from psycopg import conninfo, sql
 
 from parkkeeper import cli, migrations
+from parkkeeper.queue import QueueStorage
 
 Connection = psycopg.Connection[Any]
 
@@ -143,3 +144,29 @@ def content(connection: Connection, namespace: str) -> Callable[[], dict[str, An
         return found
 
     return read
+
+
+@pytest.fixture
+def enqueue(run, jobs: str):
+    """Enqueue with the command, and return the ids."""
+
+    def add(*arguments: object, kind: str = "welcome", **options: Any) -> list[int]:
+        done = run(
+            "queue", "enqueue", "-n", jobs, "-q", "mail", "--kind", kind, *arguments, "--json", **options
+        )
+        assert done.code == 0, done.err
+        assert list(done.json) == ["enqueued", "job_ids"]
+        assert done.json["enqueued"] == len(done.json["job_ids"])
+        return done.json["job_ids"]
+
+    return add
+
+
+@pytest.fixture
+def failed(jobs: str, connection, enqueue) -> list[int]:
+    """Three failed jobs of queue mail, one of each of three kinds."""
+    storage = QueueStorage(connection, jobs)
+    ids = [enqueue("--max-attempts", 1, kind=kind)[0] for kind in ("welcome", "goodbye", "news")]
+    for claim in storage.claim("mail", 10):
+        assert storage.fail(claim, "rosebud") == "failed"
+    return ids

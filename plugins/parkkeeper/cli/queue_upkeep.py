@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
+from parkkeeper.cli.options import Dsn, Json, NamespaceName, OnlyQueue, ready
 from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import duration_or_default
-from parkkeeper.cli.queue import LockTimeout, OptionalQueue, pinned
+from parkkeeper.cli.queue import LockTimeout, pinned
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.outcomes import RollUpOutcome
@@ -99,7 +99,7 @@ def cancel(
 
 def set_(
     namespace: NamespaceName,
-    queue: OptionalQueue = None,
+    queue: OnlyQueue = None,
     failed_retention: Annotated[
         Any,
         typer.Option(
