@@ -306,7 +306,7 @@ def test_a_provider_that_asks_to_wait_defers_the_turn_and_spends_no_attempt(
 
 @pytest.mark.parametrize(
     "asked",
-    [None, float("inf"), float("nan"), "Wed, 21 Oct 2026 07:28:00 GMT", datetime(2026, 10, 21, tzinfo=UTC)],
+    [None, float("inf"), float("nan"), "in a while", datetime(2026, 10, 21, tzinfo=UTC)],
 )
 def test_a_rate_limit_without_a_time_spends_an_attempt(store: MemoryStore, db: Database, asked: Any) -> None:
     store.append("s", say("x"))
@@ -382,13 +382,15 @@ def test_shipped_extractors_are_loaded_by_name() -> None:
 
 
 def test_the_extractor_of_the_documentation_works(store: MemoryStore, db: Database) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "memory.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "write-an-extractor.md"
+    (code,) = re.findall(
+        r"<<'PYTHON'\n(.*?)^PYTHON$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     shown: dict[str, Any] = {}
     exec(code, shown)
     store.append_many("s", [{"messages": say("One. Two.")}, {"messages": say("a\x07b")}])
-    assert store.form_batch(shown["FirstSentence"]()).formed == 1
-    assert db("SELECT text, kind FROM {schema}.memory") == [("One", "sentence")]
+    assert store.form_batch(shown["Sentences"]()).formed == 1
+    assert db("SELECT text, kind FROM {schema}.memory") == [("One", "sentence"), ("Two.", "sentence")]
     assert db.turn(1, "formation_error_class") == "malformed"
 
 
