@@ -11,7 +11,17 @@ import pytest
 
 from parkkeeper.queue import InvalidArgument, QueueStorage, RescueOutcome
 from parkkeeper.queue.outcomes import PruneOutcome
-from ringside import batches, claim_all, differences, end_jobs, on_statement, query, run_out, turn_claims
+from ringside import (
+    batches,
+    claim_all,
+    differences,
+    end_jobs,
+    on_statement,
+    query,
+    run_out,
+    turn,
+    turn_claims,
+)
 
 pytestmark = pytest.mark.usefixtures("claims_kept")
 
@@ -64,13 +74,13 @@ def test_no_ring_holds_up_another(storage: QueueStorage) -> None:
     storage.enqueue("stuck", "work")  # pins slot 0 of the queue ring
     end_jobs(storage, 2, state="completed")
     assert turn_claims(storage).outcome == "pruned"
-    storage.rotate()
+    turn(storage)
     storage.enqueue("q", "work")
     [claim] = storage.claim("q")  # pins slot 1 of the claim ring, and slot 1 of the queue ring
     storage.rotate(ring="claim")
-    storage.rotate()
+    turn(storage)
     end_jobs(storage, 2, state="failed", queue="r")
-    storage.rotate()
+    turn(storage)
     assert storage.prune_oldest().slot == 2
     assert turn_claims(storage).slot == 2
     assert storage.complete([claim]) == 1

@@ -81,12 +81,25 @@ def test_nothing_is_sent_when_nobody_is_idle(
     assert heard(listening) == 0
 
 
+def test_jobs_that_can_be_claimed_at_once_wake_their_queues_workers(
+    storage: QueueStorage, idle: QueueStorage
+) -> None:
+    storage.enqueue("q", "k", run_at=datetime.now(UTC) + timedelta(days=1))
+    storage.enqueue("r", "k")
+    with storage.connection.transaction(force_rollback=True):
+        storage.enqueue("q", "k")
+    assert heard(idle) == 0
+    storage.enqueue_many("q", "k", [None] * 3)
+    assert heard(idle) == 1
+
+
 @pytest.mark.parametrize("dead_letter", [False, True])
 def test_jobs_that_are_put_back_wake_their_queues_workers(
     storage: QueueStorage, idle: QueueStorage, dead_letter: bool
 ) -> None:
     storage.set_queue("q", dead_letter=dead_letter)
     storage.enqueue("q", "k")
+    assert heard(idle) == 1
     storage.fail(storage.claim("q")[0], "no", terminal=True)
     assert heard(idle) == 0
     put_back = storage.retry_dead_letters if dead_letter else storage.retry_failed_by_queue
