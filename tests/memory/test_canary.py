@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -258,3 +259,42 @@ def test_each_extractor_version_and_identity_has_a_circuit_of_its_own(store: Mem
     other.identity = "a\nb"  # type: ignore[attr-defined]
     with pytest.raises(InvalidName, match=r"^extractor\.identity "):
         store.form_batch(other)
+
+
+def test_workers_at_once_come_through_outages_without_a_turn_parked(
+    store: MemoryStore, another: Callable[..., MemoryStore], db: Database
+) -> None:
+    """Three times down in a row, each time in another way, under four workers with two turns in hand each."""
+    for scope in ("s", "t"):
+        store.append_many(scope, TURNS * 40)
+    kinds = ["401 or 403", "plain exception", "gibberish"]
+    calls, down = itertools.count(), threading.Event()
+
+    def answer(turn: Turn) -> Sequence[Memory]:
+        number = next(calls)
+        if number % 20 == 10 and number < 60:
+            down.set()
+        return ANSWERS[kinds[number // 20 % 3]](turn) if down.is_set() else [Memory("x")]
+
+    def work() -> int:
+        mine, formed = another(), 0
+        while (outcome := mine.form_batch(Scripted(answer, canary=None), concurrency=2)).backlog:
+            formed += outcome.formed
+            assert (outcome.parked, outcome.discarded) == (0, 0)
+        return formed + outcome.formed
+
+    workers = [in_thread(work) for _ in range(4)]
+
+    def ended() -> bool:
+        if any(known.state == "open" and not known.probing for known in store.circuits()):
+            down.clear()
+            pass_cool_down(db)
+        elif not down.is_set():
+            db.come_due()
+        return all(worker.done() for worker in workers)
+
+    until(ended)
+    assert sum(worker.result(PATIENCE) for worker in workers) == 80
+    assert only(store).canaries >= 2
+    assert max(attempts(db)) <= 4  # an outage that ends before the canary is sent is not seen
+    assert db.one("SELECT count(*) FROM {schema}.memory") == 80

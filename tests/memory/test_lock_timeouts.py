@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from memory_kit import Database, in_thread, say, until
+from memory_kit import Database, failing, in_thread, say, until
+from outages import outage
 from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.extractors.chunks import Chunks
 
@@ -18,6 +19,9 @@ CALLS: dict[str, tuple[str, Callable[[MemoryStore], Any]]] = {
     "append by key": ("settings", lambda s: s.append("s", say("x"), idempotency_key="k")),
     "form_batch": ("observation", lambda s: s.form_batch(Chunks())),
     "form_batch, its last step": ("watermark", lambda s: s.form_batch(Chunks(), scope="nobody")),
+    "form_batch, a failure": ("formation_circuit", lambda s: s.form_batch(failing("auth"))),
+    "form_batch, an outage": ("formation_circuit", lambda s: s.form_batch(outage("500"))),
+    "circuits": ("formation_circuit", lambda s: s.circuits()),
     "freshness": ("parked_class", lambda s: s.freshness("s")),
     "turn_status": ("observation", lambda s: s.turn_status("s", 0)),
     "parked": ("observation", lambda s: s.parked()),
