@@ -37,12 +37,7 @@ from parkkeeper import database, embedded  # noqa: E402
 Connection = psycopg.Connection[Any]
 
 # Nothing here outlives the session, so nothing has to survive a crash of the machine.
-_SETTINGS = {
-    "fsync": "off",
-    "full_page_writes": "off",
-    "synchronous_commit": "off",
-    "max_prepared_transactions": "2",  # none by default
-}
+_SETTINGS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from parkkeeper import database, embedded
+from parkkeeper.migrations import migrate
 from parkkeeper.queue import QueueStorage
 from ringside import differences, end_jobs, on_statement, query, snapshot
 
@@ -117,16 +121,25 @@ def test_the_other_rings_wait_for_snapshots_when_asked(storage: QueueStorage, co
     assert storage.prune_oldest(ring="claim", wait_for_snapshots=True).outcome == "pruned"
 
 
-def test_a_prepared_transaction_is_waited_for(storage: QueueStorage, connect: Connect) -> None:
-    other = connect()
-    if other.execute("SHOW max_prepared_transactions").fetchone() == ("0",):
-        pytest.skip("the server prepares no transactions")
-    name = storage.namespace.name
-    other.execute("BEGIN")
-    other.execute("SELECT pg_current_xact_id()")
-    other.execute(f"PREPARE TRANSACTION '{name}'")
-    try:
+def test_a_prepared_transaction_is_waited_for() -> None:
+    # A server of its own: by default none prepares transactions.
+    bindir = os.environ.get("PARKKEEPER_TEST_BINDIR")
+    settings = {"fsync": "off", "max_prepared_transactions": "2"}
+    with (
+        embedded.start(settings=settings, bindir=Path(bindir) if bindir else None) as server,
+        database.connect(server.dsn) as connection,
+        database.connect(server.dsn) as other,
+    ):
+        migrate(connection, "jobs", "queue", queue_slots=4)
+        storage = QueueStorage(connection, "jobs")
+        end_jobs(storage)
+        storage.rotate()
+        other.execute("BEGIN")
+        other.execute("SELECT pg_current_xact_id()")
+        other.execute("PREPARE TRANSACTION 'kept'")
+
         outcome = storage.prune_oldest(wait_for_snapshots=True, lock_timeout=PATIENCE)
+
         assert (outcome.reason, outcome.count) == ("old_snapshot", 1)
-    finally:
-        other.execute(f"ROLLBACK PREPARED '{name}'")
+        other.execute("ROLLBACK PREPARED 'kept'")
+        assert storage.prune_oldest(wait_for_snapshots=True).outcome == "pruned"
