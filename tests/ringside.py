@@ -13,7 +13,6 @@ import psycopg
 from psycopg import sql
 
 from parkkeeper.database import statements
-from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ClaimedJob, QueueStorage, ring
 from parkkeeper.queue.outcomes import PruneOutcome, RotateOutcome
 
@@ -49,7 +48,7 @@ def end_jobs(
 
 
 def age(storage: QueueStorage, job_ids: Iterable[int], by: timedelta) -> None:
-    """Let time pass for terminal jobs: their stamps are set back."""
+    """Let time pass for terminal jobs: their stamps are set back, and what is noted of them in the floor segments."""
     query(
         storage,
         "UPDATE {ns}.done_entries SET finalized_at = finalized_at - %s, attempted_at = attempted_at - %s"
@@ -57,6 +56,16 @@ def age(storage: QueueStorage, job_ids: Iterable[int], by: timedelta) -> None:
         by,
         by,
         list(job_ids),
+    )
+    query(
+        storage,
+        "UPDATE {ns}.floor_segment_contents AS contents"
+        "   SET newest_finalized_at = held.newest,"
+        "       expected_until = expected_until - (newest_finalized_at - held.newest)"
+        "  FROM (SELECT ready_slot, queue, max(finalized_at) AS newest"
+        "          FROM {ns}.done_entries JOIN {ns}.queue_lanes USING (lane_id)"
+        "         WHERE ready_slot < 0 GROUP BY ready_slot, queue) AS held"
+        " WHERE contents.segment = held.ready_slot AND contents.queue = held.queue",
     )
 
 
@@ -160,6 +169,7 @@ def snapshot(storage: QueueStorage) -> dict[str, list[tuple[Any, ...]]]:
         "deltas": "SELECT * FROM {ns}.queue_terminal_count_deltas ORDER BY 1, 2, 3, 4, 5, 6",
         "live": "SELECT * FROM {ns}.queue_terminal_live_counts ORDER BY 1, 2, 3, 4",
         "rollups": "SELECT * FROM {ns}.queue_terminal_rollups ORDER BY queue",
+        "floor": "SELECT * FROM {ns}.floor_segment_contents ORDER BY segment, queue",
         "slots": "SELECT * FROM {ns}.queue_ring_slots ORDER BY slot",
         "ring": "SELECT * FROM {ns}.queue_ring_state",
     }
@@ -245,18 +255,20 @@ def held(action: Callable[[], Any], gate: Gate) -> Iterator[Future[Any]]:
 
 def on_statement(
     storage: QueueStorage,
-    path: str,
+    paths: str | tuple[str, ...],
     before: Callable[[str], None] = lambda name: None,
     after: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Call back around each statement of the storage's session, with its name in `path`, or "" for others."""
-    names = _names(path, storage.namespace)
+    """Call back around each statement of the storage's session, with its name in `paths`, or "" for others."""
+    files = [statements(path) for path in ([paths] if isinstance(paths, str) else paths)]
 
     class Watched(psycopg.Cursor[Any]):
         def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
             if not isinstance(query, bytes):  # the test's own
                 return super().execute(query, *arguments, **options)
-            name = names.get(query, "")
+            name = next(
+                (key[0] for file in files for key, text in file._rendered.items() if text == query), ""
+            )
             before(name)
             result = super().execute(query, *arguments, **options)
             after(name)
@@ -276,12 +288,17 @@ class CutOff:
     """
 
     def __init__(
-        self, storage: QueueStorage, path: str, statements: int, how: str, killer: psycopg.Connection[Any]
+        self,
+        storage: QueueStorage,
+        paths: str | tuple[str, ...],
+        statements: int,
+        how: str,
+        killer: psycopg.Connection[Any],
     ) -> None:
         self.seen: list[str] = []
         self._left, self._how = statements, how
         self._pid, self._killer = storage.connection.info.backend_pid, killer
-        on_statement(storage, path, before=self._before, after=self._after)
+        on_statement(storage, paths, before=self._before, after=self._after)
 
     def _before(self, name: str) -> None:
         if not self._left:
@@ -297,8 +314,3 @@ class CutOff:
             raise Interrupted
         killed = self._killer.execute("SELECT pg_terminate_backend(%s, 10000)", [self._pid])
         assert killed.fetchone() == (True,)
-
-
-def _names(path: str, namespace: Namespace) -> dict[bytes, str]:
-    texts = statements(path)
-    return {texts.render(name, namespace, slot=slot): name for name in texts for slot in range(16)}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.dead_letters import DeadLetter
+from parkkeeper.queue.expiring import Expiring
 from parkkeeper.queue.outcomes import (
     RetryDeadLettersOutcome,
     RetryFailedOutcome,
@@ -29,6 +30,17 @@ def bury(storage: QueueStorage, count: int) -> list[int]:
     claims = storage.claim("mail", count)
     storage.fail_many([(claim, "no rosebud") for claim in claims], terminal=True)
     return ids
+
+
+def test_failed_jobs_that_will_pass_their_retention_are_listed(run, jobs: str, failed: list[int]) -> None:
+    listed = run("queue", "expiring", "-n", jobs, "--within", "4d", "--json").json
+    assert [list(row) for row in listed] == [keys(Expiring)] * 3
+    assert {(row["queue"], row["kind"], row["jobs"], row["past"]) for row in listed} == {
+        ("mail", kind, 1, 0) for kind in ("welcome", "goodbye", "news")
+    }
+    text = run("queue", "expiring", "-n", jobs, "-q", "mail").out
+    assert text == "no failed job passes its retention in that time\n"
+    assert run("queue", "expiring", "-n", jobs, "--within", "36d").code == 2
 
 
 def test_failed_jobs_are_put_back_by_queue_or_by_kind(run, jobs: str, connection, failed: list[int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from parkkeeper.migrations import migrate
 from parkkeeper.queue import QueueStorage
-from ringside import keep_claims
+from ringside import keep_claims, query
 
 
 @pytest.fixture
@@ -17,6 +17,13 @@ def storage(connection: psycopg.Connection[Any], namespace: str) -> QueueStorage
     """The queue of a fresh namespace."""
     migrate(connection, namespace, "queue", queue_slots=4)
     return QueueStorage(connection, namespace)
+
+
+@pytest.fixture(params=["floor", "live"])
+def carry_to(request: pytest.FixtureRequest, storage: QueueStorage) -> str:
+    """Where the namespace carries failed jobs: once with each."""
+    query(storage, "UPDATE {ns}.settings SET value = %s WHERE name = 'carry_to'", request.param)
+    return str(request.param)
 
 
 @pytest.fixture

@@ -11,9 +11,18 @@ from ringside import age, differences, end_jobs, prune_all, pruned, query, termi
 
 FLOOR = timedelta(hours=72)
 
+pytestmark = pytest.mark.usefixtures("carry_to")
 
-def test_a_failed_job_inside_the_floor_stands_alone_in_the_live_slot_and_is_retryable(
-    storage: QueueStorage,
+
+def home(storage: QueueStorage, carry_to: str, slot: int) -> bool:
+    """Whether `slot` is where a job is carried now."""
+    if carry_to == "floor":
+        return -24 <= slot <= -1
+    return [(slot,)] == query(storage, "SELECT current_slot FROM {ns}.queue_ring_state")
+
+
+def test_a_failed_job_inside_the_floor_stands_alone_where_it_was_carried_and_is_retryable(
+    storage: QueueStorage, carry_to: str
 ) -> None:
     [job_id] = end_jobs(storage)
     storage.rotate()
@@ -22,13 +31,14 @@ def test_a_failed_job_inside_the_floor_stands_alone_in_the_live_slot_and_is_retr
 
     assert (outcome.outcome, outcome.slot, outcome.generation) == ("pruned", 0, 0)
     assert (outcome.carried_failed_rows, outcome.pruned_failed, outcome.pruned_completed) == (1, 0, 0)
-    assert terminal(storage) == {job_id: ("failed", 1, True)}
+    [(state, slot, wide)] = terminal(storage).values()
+    assert (state, home(storage, carry_to, slot), wide) == ("failed", True, True)
     assert query(storage, "SELECT count(*) FROM {ns}.ready_entries") == [(0,)]
     assert storage.retry_failed_by_queue("q").retried == [job_id]
     assert [claim.args for claim in storage.claim("q")] == [{"n": 0}]
 
 
-def test_a_carried_job_reads_as_it_did_before(storage: QueueStorage) -> None:
+def test_a_carried_job_reads_as_it_did_before(storage: QueueStorage, carry_to: str) -> None:
     states = ["scheduled", "available", "failed"]
     storage.enqueue("q", "work", {"n": 1}, priority=1, max_attempts=7, unique_key="k", unique_states=states)
     [claim] = storage.claim("q")
@@ -45,7 +55,9 @@ def test_a_carried_job_reads_as_it_did_before(storage: QueueStorage) -> None:
     storage.prune_oldest(FLOOR)
 
     assert (query(storage, columns), query(storage, error)) == before
-    assert query(storage, "SELECT slot, generation FROM {ns}.terminal_jobs") == [(1, 1)]
+    [(slot, generation)] = query(storage, "SELECT slot, generation FROM {ns}.terminal_jobs")
+    assert home(storage, carry_to, slot)
+    assert generation == (0 if carry_to == "floor" else 1)
     assert query(storage, "SELECT unique_states::text[] FROM {ns}.done_entries") == [(states,)]
 
 
@@ -93,12 +105,13 @@ def test_a_carried_job_is_dropped_once_its_time_is_over(storage: QueueStorage) -
     job_ids = end_jobs(storage)
     storage.rotate()
     prune_all(storage, failed_retention=FLOOR)
+    [(_, home, _)] = terminal(storage).values()
     age(storage, job_ids, FLOOR)
     storage.rotate()
 
     outcome = storage.prune_oldest(FLOOR)
 
-    assert (outcome.slot, outcome.carried_failed_rows, outcome.pruned_failed) == (1, 0, 1)
+    assert (outcome.slot, outcome.carried_failed_rows, outcome.pruned_failed) == (home, 0, 1)
     assert terminal(storage) == {}
     assert storage.queue_counts("q").pruned_failed == 1
 

@@ -25,6 +25,8 @@ from ringside import (
 
 Connect = Callable[..., psycopg.Connection[Any]]
 FLOOR = timedelta(hours=72)
+#: Where the statements of a prune stand.
+PATHS = ("queue/prune", "queue/carry", "queue/floor")
 
 
 def _fill(storage: QueueStorage) -> tuple[list[int], int]:
@@ -41,14 +43,14 @@ def _fill(storage: QueueStorage) -> tuple[list[int], int]:
 def _statements(storage: QueueStorage) -> list[str]:
     """Return the statements of a prune of a slot that was filled, in their order."""
     names: list[str] = []
-    on_statement(storage, "queue/prune", before=names.append)
+    on_statement(storage, PATHS, before=names.append)
     assert storage.prune_oldest(FLOOR).outcome == "pruned"
     return names
 
 
 @pytest.mark.parametrize("how", ["the backend is terminated", "the client gives up"])
 def test_a_crash_at_any_statement_leaves_all_as_it_was(
-    storage: QueueStorage, connect: Connect, namespace: str, how: str
+    storage: QueueStorage, connect: Connect, namespace: str, carry_to: str, how: str
 ) -> None:
     killer = connect()
     carried, total = _fill(storage)
@@ -61,7 +63,7 @@ def test_a_crash_at_any_statement_leaves_all_as_it_was(
         carried, total = carried + more, total + ended
         before = snapshot(storage)
         victim = QueueStorage(connect(), namespace)
-        seen = CutOff(victim, "queue/prune", place, how, killer).seen
+        seen = CutOff(victim, PATHS, place, how, killer).seen
         with pytest.raises((Interrupted, psycopg.OperationalError)):
             victim.prune_oldest(FLOOR)
 
@@ -73,6 +75,38 @@ def test_a_crash_at_any_statement_leaves_all_as_it_was(
         assert (counts.terminal, counts.failed) == (total, len(carried))
         assert sorted(terminal(storage)) == carried
         assert counts.pruned_failed == 2 * (place + 2)
+
+
+@pytest.mark.parametrize("how", ["the backend is terminated", "the client gives up"])
+def test_a_crash_at_any_statement_of_a_segment_s_prune_leaves_all_as_it_was(
+    storage: QueueStorage, connect: Connect, namespace: str, how: str
+) -> None:
+    killer = connect()
+
+    def fill() -> None:
+        job_ids = end_jobs(storage, 3)
+        storage.rotate()
+        prune_all(storage, failed_retention=FLOOR)
+        age(storage, job_ids, FLOOR)
+
+    fill()
+    names = _statements(QueueStorage(connect(), namespace))
+    assert {"fold", "truncate_done", "truncate_deltas", "forget_counts", "reclaimed"} <= set(names)
+    assert "truncate_ready" not in names
+
+    for place in range(len(names) + 1):
+        fill()
+        before = snapshot(storage)
+        victim = QueueStorage(connect(), namespace)
+        seen = CutOff(victim, PATHS, place, how, killer).seen
+        with pytest.raises((Interrupted, psycopg.OperationalError)):
+            victim.prune_oldest(FLOOR)
+
+        assert seen == names[:place]
+        assert snapshot(storage) == before, f"changed by a crash after {place} statements"
+        assert [done.pruned_failed for done in prune_all(storage, failed_retention=FLOOR)] == [3]
+        assert differences(storage) == []
+        assert storage.queue_counts("q").pruned_failed == 3 * (place + 2)
 
 
 def _refuse(storage: QueueStorage, table: str, condition: str) -> None:
@@ -96,6 +130,7 @@ def _refuse(storage: QueueStorage, table: str, condition: str) -> None:
     ],
 )
 def test_rows_that_do_not_arrive_undo_the_prune(storage: QueueStorage, table: str, condition: str) -> None:
+    query(storage, "UPDATE {ns}.settings SET value = 'live' WHERE name = 'carry_to'")
     _fill(storage)
     _refuse(storage, table, condition)
     before = snapshot(storage)
@@ -112,6 +147,7 @@ def test_rows_that_do_not_arrive_undo_the_prune(storage: QueueStorage, table: st
 
 
 def test_rows_whose_lane_is_gone_undo_the_prune(storage: QueueStorage) -> None:
+    query(storage, "UPDATE {ns}.settings SET value = 'live' WHERE name = 'carry_to'")
     _fill(storage)
     end_jobs(storage, queue="r")
     storage.rotate()
@@ -143,6 +179,7 @@ def test_a_failed_job_whose_body_is_gone_undoes_the_prune(storage: QueueStorage)
 def test_a_key_that_is_taken_in_the_live_slot_aborts_loudly_and_tells_no_content(
     storage: QueueStorage,
 ) -> None:
+    query(storage, "UPDATE {ns}.settings SET value = 'live' WHERE name = 'carry_to'")
     carried, _ = _fill(storage)
     query(
         storage,

@@ -143,7 +143,7 @@ def test_a_stored_retention_that_cannot_be_meant_is_refused_by_name(storage: Que
 
 def test_other_arguments_that_cannot_be_meant_are_refused_by_name(storage: QueueStorage) -> None:
     refused: dict[str, list[Any]] = {
-        "carry_to": ["floor", "", 1],
+        "carry_to": ["table", "", 1],
         "max_pruned_failed": [-1, 1.0, True],
         "lock_timeout": [timedelta(0), timedelta(seconds=-1), timedelta(seconds=5, microseconds=1), 1],
     }
@@ -154,8 +154,8 @@ def test_other_arguments_that_cannot_be_meant_are_refused_by_name(storage: Queue
 
 
 def test_a_destination_stored_by_a_later_release_is_refused_by_name(storage: QueueStorage) -> None:
-    query(storage, "UPDATE {ns}.settings SET value = 'floor' WHERE name = 'carry_to'")
-    with pytest.raises(InvalidArgument, match=r"settings\.carry_to 'floor'"):
+    query(storage, "UPDATE {ns}.settings SET value = 'table' WHERE name = 'carry_to'")
+    with pytest.raises(InvalidArgument, match=r"settings\.carry_to 'table'"):
         storage.prune_oldest()
 
 

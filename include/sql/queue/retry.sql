@@ -29,13 +29,13 @@ SELECT set_config('enable_seqscan', 'off', true) AS seqscan,
 
 -- name: locate
 -- Where a row stands now that is no longer where it was: its sequence is its own in every slot.
-SELECT slot.slot AS ready_slot, asked.lane_id, asked.lane_seq
+SELECT slot AS ready_slot, asked.lane_id, asked.lane_seq
   FROM unnest(%(lane_ids)s::integer[], %(lane_seqs)s::bigint[]) AS asked (lane_id, lane_seq)
- CROSS JOIN {schema}.queue_ring_slots AS slot
+ CROSS JOIN {schema}.terminal_slots() AS slot
  CROSS JOIN LATERAL (
        SELECT done.state
          FROM {schema}.done_entries AS done
-        WHERE done.ready_slot = slot.slot AND done.lane_id = asked.lane_id AND done.lane_seq = asked.lane_seq
+        WHERE done.ready_slot = slot AND done.lane_id = asked.lane_id AND done.lane_seq = asked.lane_seq
         LIMIT 1) AS present
  WHERE present.state = 'failed'
 

@@ -85,10 +85,10 @@ WITH passed AS MATERIALIZED (
         ON held.unique_key = passed.unique_key AND held.job_id = passed.job_id
        AND held.done_lane_id = passed.done_lane_id AND held.done_lane_seq = passed.done_lane_seq
      WHERE NOT EXISTS (
-           SELECT FROM {schema}.queue_ring_slots AS slot
+           SELECT FROM {schema}.terminal_slots() AS slot
             CROSS JOIN LATERAL (
                   SELECT FROM {schema}.done_entries AS done
-                   WHERE done.ready_slot = slot.slot
+                   WHERE done.ready_slot = slot
                      AND done.lane_id = passed.done_lane_id AND done.lane_seq = passed.done_lane_seq
                    LIMIT 1) AS found)
        FOR UPDATE OF held SKIP LOCKED

@@ -444,6 +444,7 @@ def grow(
     emit(outcome, as_json=json)
 
 
+app.command()(redrive.expiring)
 app.command("retry-failed")(redrive.retry_failed)
 
 

@@ -1,18 +1,44 @@
-"""``parkkeeper queue retry-failed``: failed jobs put back, by queue, kind or id."""
+"""``parkkeeper queue expiring`` and ``retry-failed``: failed jobs before they are lost, and put back."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, OnlyQueue, ready
 from parkkeeper.cli.output import emit
-from parkkeeper.cli.parsing import moment, numbers
+from parkkeeper.cli.parsing import duration, moment, numbers
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.outcomes import RetryFailedOutcome
+
+
+def expiring(
+    namespace: NamespaceName,
+    within: Annotated[
+        timedelta,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            show_default=False,
+            help="Look so far ahead: 24h, 7d, 0 for what is past it already; at most 35d. [default: 24h]",
+        ),
+    ] = timedelta(hours=24),
+    queue: OnlyQueue = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """List failed jobs that will pass their retention, by queue and kind, while they can still be retried.
+
+    `past` counts those that are past it already and go with the next prune.
+
+    Example: `parkkeeper queue expiring -n jobs --within 24h`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        found = QueueStorage(connection, space).expiring(within, queue=queue)
+    emit(found, as_json=json, empty="no failed job passes its retention in that time")
 
 
 def retry_failed(

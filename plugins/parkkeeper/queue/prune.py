@@ -1,21 +1,22 @@
-"""Reclaim a sealed slot, carrying the failed jobs that are promised to stay retryable.
+"""Reclaim a sealed slot or a floor segment, carrying the failed jobs that are promised to stay retryable.
 
-What the transaction does to a slot of the queue ring between the locks: proofs, carry, fold, conservation. See
-``docs/adr/0001-failed-retention-floor.md`` for the promise.
+What pins a unit of the queue ring, and what becomes of its rows between the locks. See
+``docs/adr/0001-failed-retention-floor.md`` for the promise and ``docs/adr/0004-carry-once.md`` for where rows move.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
 from parkkeeper.database import statements
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
+from parkkeeper.queue import reclaim
 from parkkeeper.queue import ring as rings
-from parkkeeper.queue.errors import ConservationBroken, PruneRefused
+from parkkeeper.queue.carry import Terms, carry_and_fold, counted, take_census
 from parkkeeper.queue.other_rings import ClaimSlotPrune, LeaseSlotPrune
 from parkkeeper.queue.outcomes import PruneOutcome
 from parkkeeper.queue.reclaim import SlotPrune
@@ -34,7 +35,9 @@ def prune_oldest(
     lock_timeout: timedelta = rings.LOCK_TIMEOUT,
     wait_for_snapshots: bool = False,
 ) -> PruneOutcome:
-    """Reclaim the oldest sealed slot that can be; one that is pinned, blocked or refused is passed over.
+    """Reclaim a floor segment that has passed, else the oldest sealed slot that can be.
+
+    One that is pinned, blocked or refused is passed over.
 
     Parameters
     ----------
@@ -46,8 +49,8 @@ def prune_oldest(
         most 35 days; zero: not beyond its slot. A queue's own setting wins over it. None: what the namespace
         has stored.
     carry_to
-        Where failed jobs inside the retention are carried: ``"live"``, the segment that takes new jobs. None:
-        what the namespace has stored.
+        Where failed jobs inside the retention are carried: ``"floor"``, a segment that passes when their time is over;
+        ``"live"``, the segment that takes new jobs. None: what the namespace has stored.
     dry_run
         Return what would happen, and neither write nor lock. Whether a lock would be had is not known then.
     max_pruned_failed
@@ -88,7 +91,9 @@ def prune_oldest(
                     f"{name} {value!r} is refused: there are no failed jobs in the {ring} ring"
                 )
         other = ClaimSlotPrune if ring == "claim" else LeaseSlotPrune
-        return other(connection, namespace, lock_timeout, wait_for_snapshots).oldest(dry_run=dry_run)
+        return reclaim.oldest(
+            [other(connection, namespace, lock_timeout, wait_for_snapshots)], dry_run=dry_run
+        )
     given = None if failed_retention is None else retention_seconds("failed_retention", failed_retention)
     if carry_to is not None:
         checked_destination("carry_to", carry_to)
@@ -96,29 +101,23 @@ def prune_oldest(
         raise InvalidArgument(
             f"max_pruned_failed {max_pruned_failed!r} is refused: a whole number, 0 or more, or None"
         )
-    attempt = QueueSlotPrune(
-        connection,
-        namespace,
-        lock_timeout,
-        wait_for_snapshots,
-        failed_retention=given,
-        max_pruned_failed=max_pruned_failed,
+    stored = namespace_settings(connection, namespace)
+    terms = Terms(
+        stored.failed_retention_seconds if given is None else given,
+        stored.carry_to if carry_to is None else carry_to,
+        max_pruned_failed,
     )
-    return attempt.oldest(dry_run=dry_run)
+    units = (FloorSegmentPrune, QueueSlotPrune)
+    return reclaim.oldest(
+        [unit(connection, namespace, lock_timeout, wait_for_snapshots, terms) for unit in units],
+        dry_run=dry_run,
+    )
 
 
-class QueueSlotPrune(SlotPrune):
-    """A slot of the queue ring: pinned while a job in it waits or runs; failed jobs inside their retention are carried.
-
-    Parameters
-    ----------
-    failed_retention
-        In seconds, for queues without their own; None: what the namespace has stored.
-    """
+class _TerminalPrune(SlotPrune):
+    """A unit that holds terminal rows: those inside the floor are carried, the others folded."""
 
     ring = "queue"
-    sql = statements("queue/prune")
-    afterwards = ("forget_counts",)
 
     def __init__(
         self,
@@ -126,19 +125,27 @@ class QueueSlotPrune(SlotPrune):
         namespace: Namespace,
         lock_timeout: timedelta,
         wait_for_snapshots: bool,
-        *,
-        failed_retention: int | None,
-        max_pruned_failed: int | None,
+        terms: Terms,
     ) -> None:
         super().__init__(connection, namespace, lock_timeout, wait_for_snapshots)
-        self._given = failed_retention
-        self._retention = 0
-        self._max_pruned_failed = max_pruned_failed
+        self.terms = terms
 
-    def learn(self, cursor: psycopg.Cursor[Any]) -> None:
-        """Read how long failed jobs are kept."""
-        stored = namespace_settings(self.connection, self.namespace).failed_retention_seconds
-        self._retention = stored if self._given is None else self._given
+    def keep(
+        self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None, state: rings.Ring
+    ) -> PruneOutcome:
+        """Move what is kept, add the rest to the rollups, and check that nothing is missing."""
+        return carry_and_fold(cursor, self.namespace, self.terms, slot, generation, state)
+
+    def foresee(self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None) -> PruneOutcome:
+        """Return what :meth:`keep` would."""
+        return counted(take_census(cursor, self.namespace, self.terms, slot), slot, generation)
+
+
+class QueueSlotPrune(_TerminalPrune):
+    """A slot of the queue ring: pinned while a job in it waits or runs."""
+
+    sql = statements("queue/prune")
+    afterwards = ("forget_counts",)
 
     def pinned(
         self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None, *, exact: bool
@@ -156,68 +163,42 @@ class QueueSlotPrune(SlotPrune):
     def keep(
         self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None, state: rings.Ring
     ) -> PruneOutcome:
-        """Move what is kept to the live segment, add the rest to the rollups, and check that nothing is missing."""
-        census = self._census(cursor, slot)
-        carried = self._carry(cursor, slot, state) if any(row.carried for row in census) else 0
-        folded = self.row(
-            cursor,
-            "fold",
-            slot,
-            queues=[row.queue for row in census],
-            completed=[row.completed for row in census],
-            failed=[row.failed for row in census],
-        )
-        rows = self.row(cursor, "terminal_rows", slot).rows
-        if rows != carried + folded.completed + folded.failed:
-            raise ConservationBroken(
-                f"namespace {self.namespace}: slot {slot} holds {rows} terminal rows, but {carried} were carried, "
-                f"{folded.completed} folded as completed and {folded.failed} as failed: nothing was changed"
-            )
+        """Keep the counts of jobs outside of the ring as well, which a slot may have."""
+        outcome = super().keep(cursor, slot, generation, state)
         self.do(cursor, "keep_outside", slot)
-        return self._counted(census, slot, generation)
+        return outcome
 
-    def _carry(self, cursor: psycopg.Cursor[Any], slot: int, state: rings.Ring) -> int:
-        try:
-            moved = self.row(
-                cursor,
-                "carry",
-                slot,
-                retention=self._retention,
-                current_slot=state.current_slot,
-                generation=state.generation,
-            )
-        except psycopg.errors.IntegrityError as error:
-            # The server's message may show the row, and a row holds a customer's words.
-            raise ConservationBroken(
-                f"namespace {self.namespace}: carrying failed rows of slot {slot} broke constraint "
-                f"{error.diag.constraint_name} ({error.sqlstate}): nothing was changed"
-            ) from None
-        return int(moved.rows)
 
-    def foresee(self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None) -> PruneOutcome:
-        """Return what :meth:`keep` would."""
-        return self._counted(self._census(cursor, slot), slot, generation)
+class FloorSegmentPrune(_TerminalPrune):
+    """A floor segment, a slot below zero: reclaimed when its rows are past the floor.
 
-    def _census(self, cursor: psycopg.Cursor[Any], slot: int) -> list[Any]:
-        """Count the slot's terminal rows by queue and by what becomes of them; refuse to drop too many failed ones."""
-        cursor.execute(self.sql.render("census", self.namespace, slot=slot), {"retention": self._retention})
-        census = cursor.fetchall()
-        dropped = sum(row.failed for row in census)
-        if self._max_pruned_failed is not None and dropped > self._max_pruned_failed:
-            raise PruneRefused(
-                f"namespace {self.namespace}: prune of slot {slot} would drop {dropped} failed jobs, more than "
-                f"max_pruned_failed {self._max_pruned_failed}: nothing was changed; retry them, or allow as many",
-                dropped,
-            )
-        return census
+    Rows that are inside it again, since a retention was raised, move on to another segment.
+    """
 
-    @staticmethod
-    def _counted(census: list[Any], slot: int, generation: int | None) -> PruneOutcome:
-        return PruneOutcome(
-            "pruned",
-            slot,
-            generation,
-            carried_failed_rows=sum(row.carried for row in census),
-            pruned_failed=sum(row.failed for row in census),
-            pruned_completed=sum(row.completed for row in census),
-        )
+    sql = statements("queue/floor")
+    afterwards = ("forget_counts",)
+
+    def numbers(self, slot: int) -> dict[str, int]:
+        """Return what the statements name the segment by."""
+        return {"slot": slot, "number": -slot}
+
+    def candidates(self, cursor: psycopg.Cursor[Any], slot: int | None = None) -> list[Any]:
+        """Return the segments that have passed, or the one that is asked for if it has."""
+        values = {"retention": self.terms.retention, "slot": slot}
+        return cursor.execute(self.sql.render("candidates", self.namespace), values).fetchall()
+
+    def held(self, cursor: psycopg.Cursor[Any], slot: int) -> Any:
+        """Look again: only the lock on the ring keeps other prunes from carrying rows into the segment."""
+        [found] = self.candidates(cursor, slot) or [None]
+        return _Held(None, found is not None)
+
+    def pinned(
+        self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None, *, exact: bool
+    ) -> PruneOutcome | None:
+        """Tell of nothing: rows of a segment neither wait nor run."""
+        return None
+
+
+class _Held(NamedTuple):
+    generation: int | None
+    holds_rows: bool

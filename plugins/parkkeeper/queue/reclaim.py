@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -99,38 +99,17 @@ class SlotPrune(ABC):
     def foresee(self, cursor: psycopg.Cursor[Any], slot: int, generation: int | None) -> PruneOutcome:
         """Return what :meth:`keep` would."""
 
-    def oldest(self, *, dry_run: bool) -> PruneOutcome:
-        """Try one slot after the other until one is done; else tell what is most in need of a person."""
-        with known_namespace(self.namespace, "queue"):
-            try:
-                with ring.maintenance(self.connection, self.namespace, ACTION, self.lock_timeout) as cursor:
-                    self.learn(cursor)
-                    candidates = cursor.execute(self.sql.render("candidates", self.namespace)).fetchall()
-            except ring.LOCK_NOT_HAD:
-                return PruneOutcome("blocked", reason="prune")  # Its TRUNCATE holds off our look.
-            return self._first_done(candidates, dry_run)
+    def candidates(self, cursor: psycopg.Cursor[Any]) -> list[Any]:
+        """Return the units (``slot``, ``generation``) that may be reclaimed, the one whose turn it is in front."""
+        return cursor.execute(self.sql.render("candidates", self.namespace)).fetchall()
 
-    def learn(self, cursor: psycopg.Cursor[Any]) -> None:  # noqa: B027 - most rings have nothing to learn
-        """Read what the namespace has decided, before the first slot."""
+    def held(self, cursor: psycopg.Cursor[Any], slot: int) -> Any:
+        """Lock the unit's row and return its ``generation``, and whether it ``holds_rows`` to be reclaimed."""
+        return self.row(cursor, "lock_slot", slot)
 
-    def _first_done(self, candidates: list[Any], dry_run: bool) -> PruneOutcome:
-        attempt = self.rehearse if dry_run else self.prune
-        refused: PruneRefused | None = None
-        passed: dict[str, PruneOutcome] = {}
-        for candidate in candidates:
-            try:
-                outcome = attempt(candidate.slot, candidate.generation, exact="skipped_active" not in passed)
-            except PruneRefused as error:
-                refused = refused or error
-                continue
-            if outcome is None:
-                continue
-            if outcome.outcome == "pruned" or outcome.reason in _WHOLE_RING:
-                return outcome
-            passed.setdefault(outcome.outcome, outcome)
-        if refused is not None:
-            raise refused
-        return passed.get("blocked") or passed.get("skipped_active") or PruneOutcome("noop")
+    def numbers(self, slot: int) -> dict[str, int]:
+        """Return what the statements name the unit by."""
+        return {"slot": slot}
 
     def prune(self, slot: int, generation: int | None, *, exact: bool) -> PruneOutcome | None:
         """Do the slot's transaction; None when another session emptied or opened the slot meanwhile."""
@@ -148,7 +127,7 @@ class SlotPrune(ABC):
                     return PruneOutcome("blocked", slot, generation, "prune")
                 wanted = "slot"
                 with watch.waiting():
-                    held = self.row(cursor, "lock_slot", slot)
+                    held = self.held(cursor, slot)
                     if slot == state.current_slot or not held.holds_rows:
                         return None
                     self.hold_writers(cursor, slot, watch)
@@ -202,11 +181,11 @@ class SlotPrune(ABC):
 
     def do(self, cursor: psycopg.Cursor[Any], name: str, slot: int, **values: Any) -> None:
         """Run a statement on `slot` that returns nothing."""
-        cursor.execute(self.sql.render(name, self.namespace, slot=slot), values or None)
+        cursor.execute(self.sql.render(name, self.namespace, **self.numbers(slot)), values or None)
 
     def row(self, cursor: psycopg.Cursor[Any], name: str, slot: int, **values: Any) -> Any:
         """Run a statement on `slot` that returns one row, and return that."""
-        return ring.one_row(cursor, self.sql.render(name, self.namespace, slot=slot), **values)
+        return ring.one_row(cursor, self.sql.render(name, self.namespace, **self.numbers(slot)), **values)
 
     def hold_writers(self, cursor: psycopg.Cursor[Any], slot: int, watch: Stopwatch) -> None:
         """Make writers of the slot wait, unless a reader would keep us from the TRUNCATE anyway."""
@@ -225,3 +204,37 @@ class SlotPrune(ABC):
             self.do(cursor, name, slot)
         for name in (*self.afterwards, "reclaimed"):
             self.do(cursor, name, slot)
+
+
+def oldest(prunes: Sequence[SlotPrune], *, dry_run: bool) -> PruneOutcome:
+    """Try one unit after the other until one is done, those of the first prune in front.
+
+    Returns
+    -------
+    PruneOutcome
+        Of the unit that was done; else what is most in need of a person.
+    """
+    connection, namespace = prunes[0].connection, prunes[0].namespace
+    with known_namespace(namespace, "queue"):
+        try:
+            with ring.maintenance(connection, namespace, ACTION, prunes[0].lock_timeout) as cursor:
+                units = [(prune, unit) for prune in prunes for unit in prune.candidates(cursor)]
+        except ring.LOCK_NOT_HAD:
+            return PruneOutcome("blocked", reason="prune")  # Its TRUNCATE holds off our look.
+        refused: PruneRefused | None = None
+        passed: dict[str, PruneOutcome] = {}
+        for prune, unit in units:
+            attempt = prune.rehearse if dry_run else prune.prune
+            try:
+                outcome = attempt(unit.slot, unit.generation, exact="skipped_active" not in passed)
+            except PruneRefused as error:
+                refused = refused or error
+                continue
+            if outcome is None:
+                continue
+            if outcome.outcome == "pruned" or outcome.reason in _WHOLE_RING:
+                return outcome
+            passed.setdefault(outcome.outcome, outcome)
+        if refused is not None:
+            raise refused
+        return passed.get("blocked") or passed.get("skipped_active") or PruneOutcome("noop")

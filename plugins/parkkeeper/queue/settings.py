@@ -28,7 +28,7 @@ SHARDS = range(1, 65)
 #: In place of a queue's retention: what holds when the queue says nothing.
 DEFAULT = "default"
 
-_DESTINATIONS = ("live",)
+_DESTINATIONS = ("floor", "live")
 _SQL = statements("queue/settings")
 
 
@@ -41,7 +41,8 @@ class NamespaceSettings:
     failed_retention_seconds
         How long a failed job stays retryable unless its queue says otherwise; 0: not beyond its slot.
     carry_to
-        Where prune carries a failed job that must stay retryable: ``live``, the segment that takes new jobs.
+        Where prune carries a failed job that must stay retryable: ``floor``, the floor segment that passes when its
+        time is over; ``live``, the segment that takes new jobs, from which it is carried again a lap later.
     """
 
     failed_retention_seconds: int

@@ -16,6 +16,7 @@ from parkkeeper.queue import (
     dead_letters,
     enqueue,
     evacuate,
+    expiring,
     grow,
     leases,
     prune,
@@ -358,6 +359,10 @@ class QueueStorage:
     ) -> RollUpOutcome:
         """Fold the ledger of counts, so that counting stays cheap; see :func:`parkkeeper.queue.roll_up.roll_up`."""
         return roll_up.roll_up(self.connection, self.namespace, limit=limit, lock_timeout=lock_timeout)
+
+    def expiring(self, within: timedelta, *, queue: str | None = None) -> list[expiring.Expiring]:
+        """List failed jobs that will pass the floor; see :func:`parkkeeper.queue.expiring.expiring`."""
+        return expiring.expiring(self.connection, self.namespace, within, queue=queue)
 
     def queue_counts(self, queue: str) -> QueueCounts:
         """Count the jobs of a queue, exactly; see :func:`parkkeeper.queue.counts.queue_counts`."""
