@@ -1,7 +1,7 @@
 """What a prune does with the terminal rows of one unit: carry, fold, and the check that none is missing.
 
 A unit is a slot of the queue ring or a floor segment. See ``docs/adr/0001-failed-retention-floor.md`` for the promise,
-and ``docs/adr/0004-carry-once.md`` for where rows are carried.
+and ``docs/adr/0005-carry-once.md`` for where rows are carried.
 """
 
 from __future__ import annotations

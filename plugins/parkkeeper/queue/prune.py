@@ -1,7 +1,7 @@
 """Reclaim a sealed slot or a floor segment, carrying the failed jobs that are promised to stay retryable.
 
 What pins a unit of the queue ring, and what becomes of its rows between the locks. See
-``docs/adr/0001-failed-retention-floor.md`` for the promise and ``docs/adr/0004-carry-once.md`` for where rows move.
+``docs/adr/0001-failed-retention-floor.md`` for the promise and ``docs/adr/0005-carry-once.md`` for where rows move.
 """
 
 from __future__ import annotations
