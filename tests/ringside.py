@@ -19,6 +19,9 @@ from parkkeeper.queue.outcomes import PruneOutcome, RotateOutcome
 #: How long a test waits for what must happen at once; reached only when it fails.
 SOON = 20
 
+#: Where the statements of a prune of the queue's ring stand.
+PRUNE = ("queue/prune", "queue/carry", "queue/floor")
+
 
 def query(storage: QueueStorage, text: str, *values: Any) -> list[tuple[Any, ...]]:
     """Run SQL of a test's own, with {ns} for the schema."""

@@ -66,7 +66,7 @@ def test_jobs_are_cancelled_and_those_that_are_not_are_told(run, jobs: str, stor
 def test_retentions_are_set_for_a_queue_and_for_all(run, jobs: str, storage: QueueStorage) -> None:
     storage.set_queue("mail", failed_retention=timedelta(hours=1))
     given = ("-n", jobs, "--json", "--failed-retention")
-    assert run("queue", "set", *given, "7d").json == {"failed_retention_seconds": 604800, "carry_to": "live"}
+    assert run("queue", "set", *given, "7d").json == {"failed_retention_seconds": 604800, "carry_to": "floor"}
     assert run("queue", "set", *given, "2h", "-q", "mail").json["failed_retention_seconds"] == 7200
     assert run("queue", "set", *given, "default", "-q", "mail").json["failed_retention_seconds"] is None
     assert "queue 'mial' is unknown" in run("queue", "set", *given, "2h", "-q", "mial").failed(1)

@@ -171,7 +171,7 @@ def test_a_carry_of_the_queue_ring_does_not_hold_up_the_claim_ring(
     storage.rotate(ring="claim")
     storage.rotate()
 
-    with held(storage.prune_oldest, Gate(storage, "queue/prune", "carry")) as prune:
+    with held(storage.prune_oldest, Gate(storage, "queue/carry", "carry")) as prune:
         assert other.prune_oldest(ring="claim").outcome == "pruned"
 
     assert prune.result(SOON).carried_failed_rows == 2

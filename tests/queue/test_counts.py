@@ -12,7 +12,7 @@ import pytest
 from parkkeeper.errors import InvalidName
 from parkkeeper.queue import QueueStorage, UnknownQueue
 from parkkeeper.queue.outcomes import QueueCounts
-from ringside import age, differences, end_jobs, on_statement, prune_all, query
+from ringside import PRUNE, age, differences, end_jobs, on_statement, prune_all, query
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
@@ -84,7 +84,7 @@ def test_a_prune_that_is_open_is_counted_once(
         if name in ("census", "carry", "fold", "terminal_rows", "hold_all"):
             seen[name] = other.queue_counts("q")
 
-    on_statement(storage, "queue/prune", before=count)
+    on_statement(storage, PRUNE, before=count)
     assert storage.prune_oldest().carried_failed_rows == 3
     assert len(seen) == 5
     assert set(seen.values()) == {_counts(terminal=3, failed=3)} == {other.queue_counts("q")}

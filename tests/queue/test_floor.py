@@ -300,6 +300,17 @@ def carried_live(storage: QueueStorage) -> list[int]:
     return ids
 
 
+def test_the_status_of_the_ring_shows_what_stands_in_segments(storage: QueueStorage) -> None:
+    assert storage.ring_status().floor == []
+    first, *_ = carried(storage, 3)
+    [row] = storage.ring_status().floor
+    assert (row.segment, row.failed) == (terminal(storage)[first][1], 3)
+    [(until,)] = query(storage, "SELECT max(finalized_at) + interval '72 h' FROM {ns}.done_entries")
+    assert row.passes_at == until
+    storage.retry_failed([first])
+    assert storage.ring_status().floor[0].failed == 2
+
+
 def test_the_upgrade_moves_nothing_until_the_next_prune(
     connection: psycopg.Connection[Any], namespace: str
 ) -> None:

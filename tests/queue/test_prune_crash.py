@@ -11,6 +11,7 @@ import pytest
 
 from parkkeeper.queue import ConservationBroken, QueueStorage
 from ringside import (
+    PRUNE,
     CutOff,
     Interrupted,
     age,
@@ -25,8 +26,6 @@ from ringside import (
 
 Connect = Callable[..., psycopg.Connection[Any]]
 FLOOR = timedelta(hours=72)
-#: Where the statements of a prune stand.
-PATHS = ("queue/prune", "queue/carry", "queue/floor")
 
 
 def _fill(storage: QueueStorage) -> tuple[list[int], int]:
@@ -43,7 +42,7 @@ def _fill(storage: QueueStorage) -> tuple[list[int], int]:
 def _statements(storage: QueueStorage) -> list[str]:
     """Return the statements of a prune of a slot that was filled, in their order."""
     names: list[str] = []
-    on_statement(storage, PATHS, before=names.append)
+    on_statement(storage, PRUNE, before=names.append)
     assert storage.prune_oldest(FLOOR).outcome == "pruned"
     return names
 
@@ -63,7 +62,7 @@ def test_a_crash_at_any_statement_leaves_all_as_it_was(
         carried, total = carried + more, total + ended
         before = snapshot(storage)
         victim = QueueStorage(connect(), namespace)
-        seen = CutOff(victim, PATHS, place, how, killer).seen
+        seen = CutOff(victim, PRUNE, place, how, killer).seen
         with pytest.raises((Interrupted, psycopg.OperationalError)):
             victim.prune_oldest(FLOOR)
 
@@ -98,7 +97,7 @@ def test_a_crash_at_any_statement_of_a_segment_s_prune_leaves_all_as_it_was(
         fill()
         before = snapshot(storage)
         victim = QueueStorage(connect(), namespace)
-        seen = CutOff(victim, PATHS, place, how, killer).seen
+        seen = CutOff(victim, PRUNE, place, how, killer).seen
         with pytest.raises((Interrupted, psycopg.OperationalError)):
             victim.prune_oldest(FLOOR)
 

@@ -11,7 +11,7 @@ import pytest
 
 from parkkeeper.errors import InvalidArgument, InvalidName
 from parkkeeper.queue import PruneRefused, QueueStorage
-from ringside import age, end_jobs, on_statement, query, snapshot
+from ringside import PRUNE, age, end_jobs, on_statement, query, snapshot
 
 FLOOR = timedelta(hours=72)
 
@@ -85,7 +85,7 @@ def test_a_rehearsal_takes_no_lock_that_a_writer_could_feel(storage: QueueStorag
         )
         xids.update(cursor.execute("SELECT pg_current_xact_id_if_assigned()").fetchall())
 
-    on_statement(storage, "queue/prune", after=look)
+    on_statement(storage, PRUNE, after=look)
     assert storage.prune_oldest(FLOOR, dry_run=True).outcome == "pruned"
     assert modes == {("relation", "AccessShareLock"), ("virtualxid", "ExclusiveLock")}
     assert xids == {(None,)}
@@ -174,7 +174,7 @@ def test_a_prune_with_nothing_to_do_writes_nothing(storage: QueueStorage) -> Non
         cursor = psycopg.Cursor(storage.connection)
         xids.update(cursor.execute("SELECT pg_current_xact_id_if_assigned()").fetchall())
 
-    on_statement(storage, "queue/prune", after=look)
+    on_statement(storage, PRUNE, after=look)
     outcome = storage.prune_oldest()
     assert (outcome.outcome, outcome.slot, outcome.generation) == ("noop", None, None)
     assert xids == {(None,)}

@@ -13,7 +13,19 @@ import pytest
 
 from parkkeeper.errors import TransactionOpen, UnknownNamespace
 from parkkeeper.queue import QueueStorage
-from ringside import SOON, Gate, differences, end_jobs, held, on_statement, query, snapshot, terminal, until
+from ringside import (
+    PRUNE,
+    SOON,
+    Gate,
+    differences,
+    end_jobs,
+    held,
+    on_statement,
+    query,
+    snapshot,
+    terminal,
+    until,
+)
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
@@ -25,12 +37,13 @@ def other(storage: QueueStorage, connect: Connect, namespace: str) -> QueueStora
 
 
 def test_a_rotate_cannot_move_under_a_prune(storage: QueueStorage, other: QueueStorage) -> None:
+    query(storage, "UPDATE {ns}.settings SET value = 'live' WHERE name = 'carry_to'")
     [job_id] = end_jobs(storage)
     storage.rotate()
     ring = query(other, "SELECT * FROM {ns}.queue_ring_state")
 
     # The destination of the carry has been read by then, and nothing was carried yet.
-    with held(storage.prune_oldest, Gate(storage, "queue/prune", "carry")) as prune:
+    with held(storage.prune_oldest, Gate(storage, "queue/carry", "carry")) as prune:
         assert other.rotate().outcome == "blocked"
         assert query(other, "SELECT * FROM {ns}.queue_ring_state") == ring
 
@@ -43,7 +56,7 @@ def test_a_second_prune_says_blocked_at_once(storage: QueueStorage, other: Queue
     end_jobs(storage)
     storage.rotate()
 
-    with held(storage.prune_oldest, Gate(storage, "queue/prune", "census")) as prune:
+    with held(storage.prune_oldest, Gate(storage, "queue/carry", "census")) as prune:
         # Without the lock's timeout having anything to do with it.
         outcome = other.prune_oldest(lock_timeout=timedelta(seconds=5))
         assert (outcome.outcome, outcome.reason) == ("blocked", "prune")
@@ -116,7 +129,7 @@ def test_a_reader_of_the_slot_blocks_its_prune_and_nothing_changes(
     before = snapshot(storage)
     reader = QueueStorage(connect(), storage.namespace)
     begun: list[str] = []
-    on_statement(storage, "queue/prune", before=begun.append)
+    on_statement(storage, PRUNE, before=begun.append)
     with reader.connection.transaction():
         query(reader, "SELECT count(*) FROM {ns}.done_entries_0")
 
@@ -146,7 +159,7 @@ def test_a_reader_that_comes_during_the_prune_blocks_its_truncate(
             other.connection.execute("BEGIN")
             query(other, "SELECT count(*) FROM {ns}.terminal_jobs")
 
-    on_statement(storage, "queue/prune", before=read)
+    on_statement(storage, PRUNE, before=read)
     assert storage.prune_oldest().outcome == "blocked"
     other.connection.execute("COMMIT")
     assert snapshot(storage) == before
@@ -169,7 +182,7 @@ def test_a_writer_that_is_late_waits_for_the_prune_and_its_job_is_kept(
                 other.enqueue("q", "work")
             waited.append(name)
 
-    on_statement(storage, "queue/prune", before=write)
+    on_statement(storage, PRUNE, before=write)
     assert storage.prune_oldest().outcome == "pruned"
     assert len(waited) == 5
     job_id = other.enqueue("q", "work")
@@ -187,7 +200,7 @@ def test_readers_are_not_held_up_before_the_truncate(storage: QueueStorage, othe
         if name in ("census", "carry", "fold", "terminal_rows"):
             seen.append(other.queue_counts("q").failed)
 
-    on_statement(storage, "queue/prune", after=read)
+    on_statement(storage, PRUNE, after=read)
     assert storage.prune_oldest().outcome == "pruned"
     assert seen == [3, 3, 3, 3]
 
@@ -216,7 +229,7 @@ def test_a_reader_that_waits_for_the_truncate_finds_the_rows_where_they_were_car
                     )
                 )
 
-        on_statement(storage, "queue/prune", before=read)
+        on_statement(storage, PRUNE, before=read)
         assert storage.prune_oldest().carried_failed_rows == 3
         assert reads[0].result(SOON) == [(3,)]
     assert other.queue_counts("q").failed == 3

@@ -231,7 +231,7 @@ def test_a_retry_waits_for_a_prune_before_it_holds_what_the_prune_needs(
     waiting = [other.connection.info.backend_pid]
 
     with ThreadPoolExecutor(1) as pool:
-        with held(storage.prune_oldest, Gate(storage, "queue/prune", "carry")) as prune:
+        with held(storage.prune_oldest, Gate(storage, "queue/carry", "carry")) as prune:
             retry = pool.submit(other.retry_failed_by_queue, "q")
             until(
                 lambda: (

@@ -5,7 +5,9 @@ SELECT name, value FROM {schema}.settings WHERE name IN ('failed_retention', 'ca
 
 -- name: set_namespace
 INSERT INTO {schema}.settings AS setting (name, value)
-VALUES ('failed_retention', %(failed_retention)s)
+SELECT given.name, given.value
+  FROM (VALUES ('failed_retention', %(failed_retention)s::text), ('carry_to', %(carry_to)s::text)) AS given (name, value)
+ WHERE given.value IS NOT NULL
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = clock_timestamp()
 
 -- name: set_queue

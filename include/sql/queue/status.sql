@@ -37,6 +37,16 @@ SELECT slot.slot, slot.generation,
   LEFT JOIN ended ON ended.ready_slot = slot.slot
  ORDER BY slot.slot
 
+-- name: segments
+SELECT contents.segment,
+       (SELECT coalesce(sum(counted.jobs), 0)::bigint
+          FROM {schema}.queue_believed_counts AS counted
+         WHERE counted.ready_slot = contents.segment AND counted.state = 'failed') AS failed,
+       max(contents.expected_until) AS passes_at
+  FROM {schema}.floor_segment_contents AS contents
+ GROUP BY contents.segment
+ ORDER BY passes_at
+
 -- name: in_use
 SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM {schema}.queue_waiting_rows({slot})) AS waiting,
        {schema}.queue_open_claims({slot}) AS running,

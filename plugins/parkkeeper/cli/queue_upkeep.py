@@ -32,7 +32,7 @@ def ring(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
     emit(
         found if json else [_row(slot, now) for slot in found.slots],
         as_json=json,
-        notes=[_drawn(found), *[pinned(slot) for slot in found.slots if slot.pinned_by]],
+        notes=[_drawn(found), *[pinned(slot) for slot in found.slots if slot.pinned_by], *_floor(found)],
     )
 
 
@@ -49,6 +49,17 @@ def _row(slot: SlotStatus, now: datetime) -> dict[str, Any]:
         "MB": slot.bytes / 1_000_000,
         "for": None if since is None else str(timedelta(seconds=max(0, int((now - since).total_seconds())))),
     }
+
+
+def _floor(found: RingStatus) -> list[str]:
+    """Say what stands outside of the ring until it passes the floor."""
+    if not found.floor:
+        return []
+    failed, first = sum(one.failed for one in found.floor), found.floor[0].passes_at.astimezone(UTC)
+    return [
+        f"floor: {failed} failed jobs in {len(found.floor)} segments; the first segment passes at "
+        f"{first:%Y-%m-%d %H:%M:%SZ}, see `parkkeeper queue expiring`."
+    ]
 
 
 def _drawn(found: RingStatus) -> str:
@@ -117,6 +128,13 @@ def set_(
             help="How long a dead letter of the queue is kept. default: until somebody purges it.",
         ),
     ] = None,
+    carry_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="floor|live",
+            help="Where prune carries failed jobs of the namespace: floor, once; live, once a lap.",
+        ),
+    ] = None,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
@@ -126,8 +144,12 @@ def set_(
 
     Example: `parkkeeper queue set -n jobs -q mail --failed-retention default`
     """
-    if failed_retention is None and dead_letter_retention is None:
-        raise InvalidArgument("nothing to set: give --failed-retention or --dead-letter-retention")
+    if failed_retention is None and dead_letter_retention is None and carry_to is None:
+        raise InvalidArgument(
+            "nothing to set: give --failed-retention, --dead-letter-retention or --carry-to"
+        )
+    if queue is not None and carry_to is not None:
+        raise InvalidArgument("--carry-to is the namespace's: leave --queue out")
     if queue is None and (dead_letter_retention is not None or failed_retention == "default"):
         raise InvalidArgument(
             "give --queue, or --failed-retention alone with a duration: that is the default itself"
@@ -136,7 +158,7 @@ def set_(
         storage = QueueStorage(connection, space)
         found: Any
         if queue is None:
-            found = storage.set_namespace(failed_retention=failed_retention)
+            found = storage.set_namespace(failed_retention=failed_retention, carry_to=carry_to)
         else:
             storage.queue_counts(queue)  # A misspelt queue would be made.
             found = storage.set_queue(

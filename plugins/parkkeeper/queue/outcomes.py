@@ -111,8 +111,8 @@ class PruneOutcome:
     count
         How many rows, claims or snapshots of `reason` there are when ``skipped_active``, else 0.
     carried_failed_rows
-        Failed rows inside the retention floor that stand in the live segment now; like the next two 0 for another
-        ring than the queue's, since no job leaves with it.
+        Failed rows inside the retention floor that were moved, to floor segments or the live one; like the next two 0
+        for another ring than the queue's, since no job leaves with it.
     pruned_failed
         Failed rows past the floor that were dropped, and are counted as such for ever.
     pruned_completed

@@ -16,7 +16,7 @@ from parkkeeper.namespace import Namespace
 from parkkeeper.queue.arguments import whole_number
 from parkkeeper.queue.errors import UnknownQueue
 
-#: Longer than this is a matter for an archive: every carried row is written again once a lap.
+#: Longer than this is a matter for dead letters: the floor's wheel of segments does not reach further.
 MAX_FAILED_RETENTION = timedelta(days=35)
 
 #: As good as for ever, and far from where Postgres's times end.
@@ -160,7 +160,11 @@ def set_queue(
 
 
 def set_namespace(
-    connection: psycopg.Connection[Any], namespace: Namespace, *, failed_retention: timedelta | int
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    *,
+    failed_retention: timedelta | int | None = None,
+    carry_to: str | None = None,
 ) -> NamespaceSettings:
     """Change what holds for all queues that have no setting of their own.
 
@@ -168,7 +172,10 @@ def set_namespace(
     ----------
     failed_retention
         How long a failed job stays retryable, as a timedelta or in whole seconds, at most 35 days. Zero: not beyond its
-        slot. It holds from the next prune on, for jobs that have failed already, too.
+        slot. It holds from the next prune on, for jobs that have failed already, too. None: as it was.
+    carry_to
+        Where the next prunes carry failed jobs, ``"floor"`` or ``"live"``; see :class:`NamespaceSettings`. What was
+        carried before stays where it is until its time comes. None: as it was.
 
     Returns
     -------
@@ -180,7 +187,12 @@ def set_namespace(
     InvalidArgument
         Before anything is sent to the database.
     """
-    values = {"failed_retention": str(retention_seconds("failed_retention", failed_retention))}
+    values = {
+        "failed_retention": (
+            None if failed_retention is None else str(retention_seconds("failed_retention", failed_retention))
+        ),
+        "carry_to": None if carry_to is None else checked_destination("carry_to", carry_to),
+    }
     statement = _SQL.render("set_namespace", namespace)
     with known_namespace(namespace, "queue"):
         retried(connection, lambda: connection.execute(statement, values))

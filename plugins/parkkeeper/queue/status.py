@@ -104,14 +104,37 @@ class SlotStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentStatus:
+    """One floor segment that holds rows, or did since it was last reclaimed.
+
+    Attributes
+    ----------
+    segment
+        Its slot, below zero.
+    failed
+        Failed jobs in it, which can be put back.
+    passes_at
+        When the last of them was to pass the floor by the retention that its queue had when it was carried.
+    """
+
+    segment: int
+    failed: int
+    passes_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class RingStatus:
-    """The ring in one snapshot; slots in their order. `trusted`: whether the counters are believed."""
+    """The ring in one snapshot; slots in their order, and the floor segments in use, the first to pass in front.
+
+    `trusted`: whether the counters are believed.
+    """
 
     current_slot: int
     generation: int
     slot_count: int
     trusted: bool
     slots: list[SlotStatus]
+    floor: list[SegmentStatus]
 
 
 def ring_status(connection: psycopg.Connection[Any], namespace: Namespace) -> RingStatus:
@@ -132,7 +155,8 @@ def ring_status(connection: psycopg.Connection[Any], namespace: Namespace) -> Ri
             state = ring.one_row(cursor, _SQL.render("ring", namespace))
             slots = cursor.execute(_SQL.render("slots", namespace)).fetchall()
             found = [_slot(cursor, namespace, slot) for slot in slots]
-        return RingStatus(state.current_slot, state.generation, state.slot_count, state.trusted, found)
+            floor = [SegmentStatus(*row) for row in cursor.execute(_SQL.render("segments", namespace))]
+        return RingStatus(state.current_slot, state.generation, state.slot_count, state.trusted, found, floor)
 
     with known_namespace(namespace, "queue"):
         return retried(connection, look)

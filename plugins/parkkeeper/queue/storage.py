@@ -466,9 +466,13 @@ class QueueStorage:
             enqueue_shards=enqueue_shards,
         )
 
-    def set_namespace(self, *, failed_retention: timedelta | int) -> NamespaceSettings:
+    def set_namespace(
+        self, *, failed_retention: timedelta | int | None = None, carry_to: str | None = None
+    ) -> NamespaceSettings:
         """Decide for all queues without a setting; see :func:`parkkeeper.queue.settings.set_namespace`."""
-        return settings.set_namespace(self.connection, self.namespace, failed_retention=failed_retention)
+        return settings.set_namespace(
+            self.connection, self.namespace, failed_retention=failed_retention, carry_to=carry_to
+        )
 
     def ring_status(self) -> RingStatus:
         """Look at the ring and at what pins it; see :func:`parkkeeper.queue.status.ring_status`."""
