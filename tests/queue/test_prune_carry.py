@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
+import psycopg
 import pytest
 
 from parkkeeper.queue import QueueStorage
-from ringside import age, differences, end_jobs, prune_all, pruned, query, terminal
+from ringside import Gate, age, differences, end_jobs, held, prune_all, pruned, query, terminal
 
 FLOOR = timedelta(hours=72)
 
@@ -224,3 +227,16 @@ def test_nothing_stands_outside_the_namespace(storage: QueueStorage) -> None:
     storage.prune_oldest(FLOOR)
     storage.retry_failed_by_queue("q")
     assert query(storage, outside) == before
+
+
+def test_a_retention_that_is_changed_while_a_slot_is_pruned_counts_for_the_next_one(
+    storage: QueueStorage, connect: Callable[..., psycopg.Connection[Any]]
+) -> None:
+    end_jobs(storage, 2)
+    storage.rotate()
+    pruner = QueueStorage(connect(), storage.namespace)
+    with held(lambda: pruner.prune_oldest(3600), Gate(pruner, "queue/carry", "carry")) as pruning:
+        storage.set_queue("q", failed_retention=0)
+    outcome = pruning.result()
+    assert (outcome.outcome, outcome.carried_failed_rows, outcome.pruned_failed) == ("pruned", 2, 0)
+    assert differences(storage) == []

@@ -9,10 +9,10 @@ SELECT lane.queue, CASE WHEN %(by_kind)s THEN done.kind END AS kind,
        count(*) FILTER (WHERE done.state = 'failed' AND NOT within.floor) AS failed
   FROM {schema}.done_entries AS done
   JOIN {schema}.queue_lanes AS lane USING (lane_id)
-  LEFT JOIN {schema}.queue_settings AS setting USING (queue)
+  LEFT JOIN unnest(%(own)s::text[], %(seconds)s::bigint[]) AS setting (queue, seconds) USING (queue)
  CROSS JOIN LATERAL (
        SELECT {schema}.within_failed_retention(
-              done.state, done.finalized_at, coalesce(setting.failed_retention_seconds, %(retention)s)) AS floor) AS within
+              done.state, done.finalized_at, coalesce(setting.seconds, %(retention)s)) AS floor) AS within
  WHERE done.ready_slot = {slot}
  GROUP BY 1, 2
  ORDER BY 1, 2
@@ -43,9 +43,9 @@ WITH carried AS (
            coalesce(done.unique_key, body.unique_key), coalesce(done.unique_states, body.unique_states)
       FROM {schema}.done_entries AS done
       JOIN {schema}.queue_lanes AS lane USING (lane_id)
-      LEFT JOIN {schema}.queue_settings AS setting USING (queue)
+      LEFT JOIN unnest(%(own)s::text[], %(seconds)s::bigint[]) AS setting (queue, seconds) USING (queue)
      CROSS JOIN LATERAL (
-           SELECT coalesce(setting.failed_retention_seconds, %(retention)s) AS seconds) AS kept
+           SELECT coalesce(setting.seconds, %(retention)s) AS seconds) AS kept
      CROSS JOIN LATERAL (
            SELECT {schema}.floor_segment(
                   done.finalized_at + make_interval(secs => kept.seconds), now()) AS segment) AS home
@@ -70,10 +70,10 @@ WITH carried AS (
            (segment, queue, carried_rows, newest_finalized_at, expected_until)
     SELECT carried.ready_slot, lane.queue, count(*), max(carried.finalized_at),
            max(carried.finalized_at)
-           + make_interval(secs => coalesce(max(setting.failed_retention_seconds), %(retention)s))
+           + make_interval(secs => coalesce(max(setting.seconds), %(retention)s))
       FROM carried
       JOIN {schema}.queue_lanes AS lane USING (lane_id)
-      LEFT JOIN {schema}.queue_settings AS setting USING (queue)
+      LEFT JOIN unnest(%(own)s::text[], %(seconds)s::bigint[]) AS setting (queue, seconds) USING (queue)
      WHERE carried.ready_slot < 0
      GROUP BY carried.ready_slot, lane.queue
     ON CONFLICT (segment, queue) DO UPDATE

@@ -5,12 +5,12 @@
 -- Where a retention was raised meanwhile some are inside the floor still: they move on to another segment.
 SELECT contents.segment AS slot, NULL::bigint AS generation
   FROM {schema}.floor_segment_contents AS contents
-  LEFT JOIN {schema}.queue_settings AS setting USING (queue)
+  LEFT JOIN unnest(%(own)s::text[], %(seconds)s::bigint[]) AS setting (queue, seconds) USING (queue)
  WHERE %(slot)s::integer IS NULL OR contents.segment = %(slot)s
  GROUP BY contents.segment
 HAVING bool_and(contents.expected_until < now()
                 OR NOT {schema}.within_failed_retention(
-                       'failed', contents.newest_finalized_at, coalesce(setting.failed_retention_seconds, %(retention)s)))
+                       'failed', contents.newest_finalized_at, coalesce(setting.seconds, %(retention)s)))
  ORDER BY min(contents.expected_until)
 
 -- name: probe

@@ -3,6 +3,11 @@
 -- name: namespace_settings
 SELECT name, value FROM {schema}.settings WHERE name IN ('failed_retention', 'carry_to')
 
+-- name: retentions
+-- What queues have decided for themselves. A prune reads it once: a setting that is changed between its census and its carry
+-- would make the one count what the other does not do.
+SELECT queue, failed_retention_seconds FROM {schema}.queue_settings WHERE failed_retention_seconds IS NOT NULL
+
 -- name: set_namespace
 INSERT INTO {schema}.settings AS setting (name, value)
 SELECT given.name, given.value

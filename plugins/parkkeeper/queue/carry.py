@@ -7,6 +7,7 @@ and ``docs/adr/0005-carry-once.md`` for where rows are carried.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,8 @@ class Terms:
     ----------
     retention
         In seconds, for queues without their own.
+    own
+        Those of the other queues, read once: one that is changed meanwhile must not make a prune contradict itself.
     carry_to
         ``floor`` or ``live``.
     max_pruned_failed
@@ -39,13 +42,19 @@ class Terms:
     """
 
     retention: int
+    own: Mapping[str, int]
     carry_to: str
     max_pruned_failed: int | None
 
     @property
     def values(self) -> dict[str, Any]:
         """What the statements are given."""
-        return {"retention": self.retention, "to_floor": self.carry_to == "floor"}
+        return {
+            "retention": self.retention,
+            "own": list(self.own),
+            "seconds": list(self.own.values()),
+            "to_floor": self.carry_to == "floor",
+        }
 
 
 def carry_and_fold(

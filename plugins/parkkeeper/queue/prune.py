@@ -20,7 +20,12 @@ from parkkeeper.queue.carry import Terms, carry_and_fold, counted, take_census
 from parkkeeper.queue.other_rings import ClaimSlotPrune, LeaseSlotPrune
 from parkkeeper.queue.outcomes import PruneOutcome
 from parkkeeper.queue.reclaim import SlotPrune
-from parkkeeper.queue.settings import checked_destination, namespace_settings, retention_seconds
+from parkkeeper.queue.settings import (
+    checked_destination,
+    namespace_settings,
+    queue_retentions,
+    retention_seconds,
+)
 
 
 def prune_oldest(
@@ -104,6 +109,7 @@ def prune_oldest(
     stored = namespace_settings(connection, namespace)
     terms = Terms(
         stored.failed_retention_seconds if given is None else given,
+        queue_retentions(connection, namespace),
         stored.carry_to if carry_to is None else carry_to,
         max_pruned_failed,
     )
@@ -184,7 +190,7 @@ class FloorSegmentPrune(_TerminalPrune):
 
     def candidates(self, cursor: psycopg.Cursor[Any], slot: int | None = None) -> list[Any]:
         """Return the segments that have passed, or the one that is asked for if it has."""
-        values = {"retention": self.terms.retention, "slot": slot}
+        values = {**self.terms.values, "slot": slot}
         return cursor.execute(self.sql.render("candidates", self.namespace), values).fetchall()
 
     def held(self, cursor: psycopg.Cursor[Any], slot: int) -> Any:

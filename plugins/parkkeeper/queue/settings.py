@@ -94,6 +94,12 @@ def namespace_settings(connection: psycopg.Connection[Any], namespace: Namespace
     )
 
 
+def queue_retentions(connection: psycopg.Connection[Any], namespace: Namespace) -> dict[str, int]:
+    """Return, in seconds, how long failed jobs stay retryable in the queues that have decided for themselves."""
+    with known_namespace(namespace, "queue"), connection.cursor(row_factory=tuple_row) as cursor:
+        return dict(cursor.execute(_SQL.render("retentions", namespace)).fetchall())
+
+
 def set_queue(
     connection: psycopg.Connection[Any],
     namespace: Namespace,
