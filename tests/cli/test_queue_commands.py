@@ -18,6 +18,7 @@ from parkkeeper.queue.outcomes import (
     QueueCounts,
     RotateOutcome,
 )
+from parkkeeper.queue.plan import PlannedRows
 
 
 def keys(outcome: type) -> list[str]:
@@ -191,6 +192,27 @@ def test_rotating_and_pruning_say_their_outcome(run, jobs: str, connection, fail
     assert list(pruned) == keys(PruneOutcome)
     assert (pruned["outcome"], pruned["carried_failed_rows"], pruned["pruned_failed"]) == ("pruned", 3, 0)
     assert run("queue", "prune", "-n", jobs, "--json").json["outcome"] == "noop"
+
+
+def test_a_dry_run_says_what_becomes_of_the_rows_by_queue_and_kind(
+    run, jobs: str, connection, content, failed: list[int]
+) -> None:
+    run("queue", "rotate", "-n", jobs)
+    before = content()
+    found = run("queue", "prune", "-n", jobs, "--dry-run", "--failed-retention", "72h", "--json").json
+    assert list(found) == [*keys(PruneOutcome), "by_kind"]
+    assert all(list(row) == keys(PlannedRows) for row in found["by_kind"])
+    assert [(row["queue"], row["kind"], row["carried_failed_rows"]) for row in found["by_kind"]] == [
+        ("mail", "goodbye", 1),
+        ("mail", "news", 1),
+        ("mail", "welcome", 1),
+    ]
+    text = run("queue", "prune", "-n", jobs, "--dry-run").out
+    assert "kept_failed_rows" in text and "goodbye" in text
+    assert "rosebud" not in text
+    assert content() == before
+    lease = run("queue", "prune", "-n", jobs, "--ring", "lease", "--dry-run", "--json").json
+    assert list(lease) == keys(PruneOutcome)
 
 
 @pytest.mark.parametrize("retention", ["0", "3600", "90m", "30s", "7d", "72h"])

@@ -2,8 +2,8 @@
 -- The slot is a literal in every statement, so that no plan and no lock reaches another one's child.
 
 -- name: census
--- What each queue has in the unit, by what will become of it; by kind as well, when people are to read it.
-SELECT lane.queue, CASE WHEN %(by_kind)s THEN done.kind END AS kind,
+-- What each queue has in the unit, by what will become of it.
+SELECT lane.queue,
        count(*) FILTER (WHERE done.state <> 'failed') AS completed,
        count(*) FILTER (WHERE within.floor) AS carried,
        count(*) FILTER (WHERE done.state = 'failed' AND NOT within.floor) AS failed
@@ -14,17 +14,8 @@ SELECT lane.queue, CASE WHEN %(by_kind)s THEN done.kind END AS kind,
        SELECT {schema}.within_failed_retention(
               done.state, done.finalized_at, coalesce(setting.seconds, %(retention)s)) AS floor) AS within
  WHERE done.ready_slot = {slot}
- GROUP BY 1, 2
- ORDER BY 1, 2
-
--- name: kept
--- Failed jobs that stay where they are.
-SELECT lane.queue, done.kind, count(*) AS kept
-  FROM {schema}.done_entries AS done
-  JOIN {schema}.queue_lanes AS lane USING (lane_id)
- WHERE done.state = 'failed' AND done.ready_slot <> %(slot)s
- GROUP BY lane.queue, done.kind
- ORDER BY lane.queue, done.kind
+ GROUP BY lane.queue
+ ORDER BY lane.queue
 
 -- name: carry
 -- Widen and insert through the parent. There is no ON CONFLICT: a key that is taken is a fault to be heard of. The body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.handlers import Handler
 from parkkeeper.queue.jobs import STATES, list_jobs
 from parkkeeper.queue.outcomes import PruneOutcome
+from parkkeeper.queue.plan import PlannedRows
 from parkkeeper.queue.ring import LOCK_TIMEOUT
 from parkkeeper.queue.status import SlotStatus
 from parkkeeper.queue.storage import LEASE
@@ -361,7 +363,10 @@ def prune(
         typer.Option(metavar="ROWS", help="Refuse (exit code 1) to drop more failed jobs than this."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done; locks and writes nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Show what would be done, by queue and kind; locks and writes nothing."
+        ),
     ] = False,
     lock_timeout: LockTimeout = LOCK_TIMEOUT,
     wait_for_snapshots: Annotated[
@@ -379,22 +384,30 @@ def prune(
 
     The outcome is a word, and exit code 0 whichever it is: `pruned`; `noop` (nothing to reclaim); `blocked` (a lock
     was not had: try again); `skipped_active` (jobs of the sealed slots still wait or run, see reason and count).
-    One call reclaims one slot.
+    One call reclaims one slot. A dry run of the queue ring also says what becomes of the rows, by queue and kind.
 
     Example: `parkkeeper queue prune -n jobs --failed-retention 72h --dry-run`
     """
+    terms: dict[str, Any] = {
+        "max_pruned_failed": max_pruned_failed,
+        "lock_timeout": lock_timeout,
+        "wait_for_snapshots": wait_for_snapshots,
+    }
+    by_kind: list[PlannedRows] | None = None
     with ready(dsn, namespace, "queue") as (connection, space):
         storage = QueueStorage(connection, space)
-        outcome = storage.prune_oldest(
-            failed_retention,
-            ring=ring,
-            dry_run=dry_run,
-            max_pruned_failed=max_pruned_failed,
-            lock_timeout=lock_timeout,
-            wait_for_snapshots=wait_for_snapshots,
-        )
+        if dry_run and ring == "queue":
+            plan = storage.plan_prune(failed_retention, **terms)
+            outcome, by_kind = plan.outcome, plan.by_kind
+        else:
+            outcome = storage.prune_oldest(failed_retention, ring=ring, dry_run=dry_run, **terms)
         notes = _pruned(storage, outcome, dry_run) if ring == "queue" and not json else []
+    if json and by_kind is not None:
+        emit({**asdict(outcome), "by_kind": by_kind}, as_json=True)
+        return
     emit(outcome, as_json=json, notes=notes)
+    if by_kind:
+        emit(by_kind, as_json=False)
 
 
 def _pruned(storage: QueueStorage, outcome: PruneOutcome, dry_run: bool) -> list[str]:

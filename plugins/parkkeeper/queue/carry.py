@@ -6,7 +6,6 @@ and ``docs/adr/0005-carry-once.md`` for where rows are carried.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,16 +76,12 @@ def carry_and_fold(
     census = take_census(cursor, namespace, terms, slot)
     foreseen = counted(census, slot, generation)
     carried = _carry(cursor, namespace, terms, slot, state) if foreseen.carried_failed_rows else 0
-    completed, failed = Counter[str](), Counter[str]()
-    for row in census:
-        completed[row.queue] += row.completed
-        failed[row.queue] += row.failed
     folded = ring.one_row(
         cursor,
         _SQL.render("fold", namespace),
-        queues=list(completed),
-        completed=list(completed.values()),
-        failed=[failed[queue] for queue in completed],
+        queues=[row.queue for row in census],
+        completed=[row.completed for row in census],
+        failed=[row.failed for row in census],
     )
     rows = ring.one_row(cursor, _SQL.render("terminal_rows", namespace, slot=slot)).rows
     if rows != carried + folded.completed + folded.failed:
@@ -97,18 +92,15 @@ def carry_and_fold(
     return foreseen
 
 
-def take_census(
-    cursor: psycopg.Cursor[Any], namespace: Namespace, terms: Terms, slot: int, *, by_kind: bool = False
-) -> list[Any]:
-    """Count a unit's terminal rows by queue (and kind) and by what becomes of them.
+def take_census(cursor: psycopg.Cursor[Any], namespace: Namespace, terms: Terms, slot: int) -> list[Any]:
+    """Count a unit's terminal rows by queue and by what becomes of them.
 
     Raises
     ------
     PruneRefused
         Too many failed rows would be dropped.
     """
-    values = {**terms.values, "by_kind": by_kind}
-    census = cursor.execute(_SQL.render("census", namespace, slot=slot), values).fetchall()
+    census = cursor.execute(_SQL.render("census", namespace, slot=slot), terms.values).fetchall()
     dropped = sum(row.failed for row in census)
     if terms.max_pruned_failed is not None and dropped > terms.max_pruned_failed:
         raise PruneRefused(

@@ -99,6 +99,22 @@ def prune_oldest(
         return reclaim.oldest(
             [other(connection, namespace, lock_timeout, wait_for_snapshots)], dry_run=dry_run
         )
+    terms = checked_terms(connection, namespace, failed_retention, carry_to, max_pruned_failed)
+    units = (FloorSegmentPrune, QueueSlotPrune)
+    return reclaim.oldest(
+        [unit(connection, namespace, lock_timeout, wait_for_snapshots, terms) for unit in units],
+        dry_run=dry_run,
+    )
+
+
+def checked_terms(
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    failed_retention: timedelta | int | None = None,
+    carry_to: str | None = None,
+    max_pruned_failed: int | None = None,
+) -> Terms:
+    """Return what was told, or what the namespace has stored where nothing was; refuse what is out of range."""
     given = None if failed_retention is None else retention_seconds("failed_retention", failed_retention)
     if carry_to is not None:
         checked_destination("carry_to", carry_to)
@@ -107,16 +123,11 @@ def prune_oldest(
             f"max_pruned_failed {max_pruned_failed!r} is refused: a whole number, 0 or more, or None"
         )
     stored = namespace_settings(connection, namespace)
-    terms = Terms(
+    return Terms(
         stored.failed_retention_seconds if given is None else given,
         queue_retentions(connection, namespace),
         stored.carry_to if carry_to is None else carry_to,
         max_pruned_failed,
-    )
-    units = (FloorSegmentPrune, QueueSlotPrune)
-    return reclaim.oldest(
-        [unit(connection, namespace, lock_timeout, wait_for_snapshots, terms) for unit in units],
-        dry_run=dry_run,
     )
 
 

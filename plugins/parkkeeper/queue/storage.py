@@ -19,6 +19,7 @@ from parkkeeper.queue import (
     expiring,
     grow,
     leases,
+    plan,
     prune,
     retry,
     roll_up,
@@ -345,6 +346,24 @@ class QueueStorage:
             ring=ring,
             carry_to=carry_to,
             dry_run=dry_run,
+            max_pruned_failed=max_pruned_failed,
+            lock_timeout=lock_timeout,
+            wait_for_snapshots=wait_for_snapshots,
+        )
+
+    def plan_prune(
+        self,
+        failed_retention: timedelta | int | None = None,
+        *,
+        max_pruned_failed: int | None = None,
+        lock_timeout: timedelta = rings.LOCK_TIMEOUT,
+        wait_for_snapshots: bool = False,
+    ) -> plan.PrunePlan:
+        """Foretell a prune, by queue and kind; see :func:`parkkeeper.queue.plan.plan_prune`."""
+        return plan.plan_prune(
+            self.connection,
+            self.namespace,
+            failed_retention,
             max_pruned_failed=max_pruned_failed,
             lock_timeout=lock_timeout,
             wait_for_snapshots=wait_for_snapshots,
