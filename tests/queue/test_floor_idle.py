@@ -1,4 +1,4 @@
-"""Kept failed jobs cost nothing: an idle namespace writes nothing, and a prune does not touch what was carried before."""
+"""Kept failed jobs cost nothing: an idle namespace writes nothing, a prune does not touch what was carried before."""
 
 from __future__ import annotations
 
