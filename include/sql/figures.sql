@@ -35,14 +35,15 @@ SELECT n.nspname
 SELECT DISTINCT family FROM {schema}.schema_migration ORDER BY family
 
 -- name: queues
--- Failed jobs that were dropped are in the rollup.
+-- Failed jobs that were dropped, and dead letters that were purged, are in the rollup.
 WITH live AS (
     SELECT lane.queue,
            sum(jobs) FILTER (WHERE state = 'available')                          AS available,
            sum(jobs) FILTER (WHERE state = 'running')                            AS running,
            sum(jobs) FILTER (WHERE state IN ('scheduled', 'retryable'))          AS deferred,
            sum(jobs) FILTER (WHERE state = 'failed')                             AS failed,
-           sum(jobs) FILTER (WHERE state IN ('completed', 'failed', 'cancelled')) AS terminal
+           sum(jobs) FILTER (WHERE state IN ('completed', 'failed', 'cancelled')) AS terminal,
+           sum(jobs) FILTER (WHERE state = 'dead_lettered')                      AS dead_lettered
       FROM {schema}.queue_believed_counts JOIN {schema}.queue_lanes AS lane USING (lane_id)
      GROUP BY lane.queue
 ), known AS (
@@ -59,20 +60,22 @@ SELECT queue,
        coalesce(live.failed, 0)::bigint                                          AS failed,
        (coalesce(live.terminal, 0) + coalesce(rollup.pruned_completed_count, 0)
            + coalesce(rollup.pruned_failed_count, 0))::bigint                    AS terminal,
-       coalesce(rollup.pruned_failed_count, 0)::bigint                           AS pruned_failed
+       coalesce(rollup.pruned_failed_count, 0)::bigint                           AS pruned_failed,
+       coalesce(live.dead_lettered, 0)::bigint                                   AS dead_lettered,
+       coalesce(rollup.purged_dead_letters, 0)::bigint                           AS purged_dead_letters
   FROM known
   LEFT JOIN live USING (queue)
   LEFT JOIN {schema}.queue_terminal_rollups AS rollup USING (queue)
  ORDER BY queue
 
 -- name: slots
--- A slot is empty when none of its children has a page: TRUNCATE leaves none.
-WITH ledger AS (
-    SELECT ready_slot, count AS jobs FROM {schema}.queue_terminal_live_counts
-    UNION ALL
-    SELECT ready_slot, delta FROM {schema}.queue_terminal_count_deltas
-), standing AS (
-    SELECT ready_slot AS slot, sum(jobs)::bigint AS jobs FROM ledger GROUP BY ready_slot
+-- A slot is empty when none of its children has a page: TRUNCATE leaves none. Of jobs that have not ended the ledger
+-- knows the slot only in sum, since some of them stand outside of the ring: they are counted as a prune counts them.
+WITH ended AS (
+    SELECT ready_slot AS slot, sum(jobs)::bigint AS jobs
+      FROM {schema}.queue_believed_counts
+     WHERE state IN ('completed', 'failed', 'cancelled')
+     GROUP BY ready_slot
 ), pages AS (
     SELECT slot,
            sum(pg_catalog.pg_relation_size(
@@ -87,11 +90,12 @@ SELECT slot.slot,
        CASE WHEN slot.slot = ring.current_slot THEN 'open'
             WHEN pages.bytes > 0 THEN 'sealed'
             ELSE 'empty' END        AS state,
-       coalesce(standing.jobs, 0)   AS jobs,
+       (coalesce(ended.jobs, 0) + {schema}.queue_open_claims(slot.slot)
+           + (SELECT coalesce(sum(waiting), 0) FROM {schema}.queue_waiting_rows(slot.slot)))::bigint AS jobs,
        coalesce(pages.bytes, 0)     AS bytes
   FROM {schema}.queue_ring_slots AS slot
  CROSS JOIN {schema}.queue_ring_state AS ring
-  LEFT JOIN standing USING (slot)
+  LEFT JOIN ended USING (slot)
   LEFT JOIN pages USING (slot)
  ORDER BY slot.slot
 

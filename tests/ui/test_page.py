@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -67,6 +68,12 @@ def populated(connection: psycopg.Connection, migrated: str) -> str:
     storage.enqueue_many("letters", "print", [None] * 4)
     storage.claim("letters", 2)
     storage.rotate()
+    # Two dead letters, of which one is purged.
+    storage.set_queue("letters", dead_letter=True)
+    storage.enqueue_many("letters", "lose", [None] * 2, priority=1, max_attempts=1)
+    for claim in storage.claim("letters", 2):
+        assert storage.fail(claim, ERROR) == "dead_lettered"
+    assert storage.purge_dead_letters("letters", older_than=0, limit=1).purged == 1
 
     store = MemoryStore(connection, migrated)
     for scope, turns in (("café <b>", 2), ("b", 1)):
@@ -131,8 +138,12 @@ def test_the_figures_are_the_cores_own(browser: Any, connection: psycopg.Connect
             "failed": counts.failed,
             "terminal": counts.terminal,
             "pruned_failed": counts.pruned_failed,
+            "dead_lettered": counts.dead_lettered,
+            "purged_dead_letters": counts.purged_dead_letters,
         }
     letters, parcels = figures["queues"]
+    # Nothing that the core counts is missing on the page.
+    assert set(letters) == {"queue", *asdict(counts)}
     assert (letters["available"], letters["running"], letters["deferred"], letters["failed"]) == (2, 2, 1, 1)
     assert (letters["terminal"], parcels["terminal"], parcels["pruned_failed"]) == (4, 1, 1)
 
@@ -161,9 +172,10 @@ def test_the_ring_is_shown_slot_by_slot(browser: Any, populated: str) -> None:
         (2, 2, "open"),
         (3, None, "empty"),
     ]
-    # One failed job was carried to slot 1, where four more wait or run.
+    # One failed job was carried to slot 1, where four more wait or run. In slot 2 stands what two dead
+    # letters left behind, and no job.
     assert [slot["jobs"] for slot in slots] == [0, 5, 0, 0]
-    assert [slot["bytes"] > 0 for slot in slots] == [False, True, False, False]
+    assert [slot["bytes"] > 0 for slot in slots] == [False, True, True, False]
 
 
 def test_the_page_shows_each_figure_with_what_it_means(browser: Any, populated: str) -> None:
@@ -176,13 +188,15 @@ def test_the_page_shows_each_figure_with_what_it_means(browser: Any, populated: 
     assert f"<option selected>{populated}</option>" in answer.text
     assert "café &lt;b&gt;" in answer.text
     figures = re.findall(r'<td class="number (\w+)(?: zero)?" title="[^"]*">([^<]+)</td>', answer.text)
-    assert figures[:6] == [
+    assert figures[:8] == [
         ("available", "2"),
         ("running", "2"),
         ("deferred", "1"),
         ("failed", "1"),
         ("terminal", "4"),
         ("pruned_failed", "0"),
+        ("dead_lettered", "1"),
+        ("purged_dead_letters", "1"),
     ]
     assert ("formed_strict", "–") in figures
 

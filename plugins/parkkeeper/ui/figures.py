@@ -31,6 +31,8 @@ class Queue:
     failed: int
     terminal: int
     pruned_failed: int
+    dead_lettered: int
+    purged_dead_letters: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,16 @@ QUEUE = (
         "Pruned failed",
         "Failed jobs that were dropped past their retention, ever: they can no longer be retried.",
     ),
+    (
+        "dead_lettered",
+        "Dead letters",
+        "Jobs that failed for good and are kept outside of the ring: they can be put back. In no other figure.",
+    ),
+    (
+        "purged_dead_letters",
+        "Purged letters",
+        "Dead letters that were purged, ever: they can no longer be put back.",
+    ),
 )
 
 #: Sums over the scopes of a namespace.
