@@ -252,12 +252,39 @@ def known_namespace(namespace: Namespace, family: str) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def without_rows(
+    connection: psycopg.Connection[Any], namespace: Namespace, family: str, action: str
+) -> Iterator[None]:
+    """Let no error of the database out of `action` that could print a row, a key or a parameter.
+
+    Raises
+    ------
+    UnknownNamespace
+        The namespace lacks the family's tables.
+    InvalidArgument
+        The connection's ``client_encoding`` cannot carry a text.
+    psycopg.Error
+        Of the class that Postgres's error had, with its sqlstate and the name of the constraint, and without detail
+        and context.
+    """
+    try:
+        with known_namespace(namespace, family):
+            yield
+    except psycopg.Error as error:
+        raise without_values(error, action) from None
+    except UnicodeError:
+        raise InvalidArgument(
+            f"{action}: client_encoding {connection.info.encoding} cannot carry the text: use UTF8"
+        ) from None
+
+
 def without_values(error: psycopg.Error, action: str) -> psycopg.Error:
     """Return an error of the same class that says what failed and shows no value."""
     said = [error.sqlstate or type(error).__name__]
     if error.diag.constraint_name:
         said.append(f"constraint {error.diag.constraint_name}")
-    if isinstance(error, psycopg.OperationalError):
-        # Timeouts, deadlocks, lost connections: their first line is about the session, not about rows.
+    if isinstance(error, psycopg.OperationalError | psycopg.errors.InsufficientPrivilege):
+        # Timeouts, deadlocks, lost connections, missing rights: their first line names the session or a table, no row.
         said.append(error.diag.message_primary or str(error).strip())
     return type(error)(f"{action} failed in the database: {', '.join(said)}")

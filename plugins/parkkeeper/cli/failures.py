@@ -80,6 +80,9 @@ def explain(error: Exception) -> tuple[str, int]:
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context else ""
         return error.format_message().rstrip(".") + hint, USAGE  # type: ignore[attr-defined]
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        # Its first line names a table or a schema, and no row.
+        return f"the login lacks a right: {str(error).partition(chr(10))[0]}", REFUSED
     if isinstance(error, psycopg.Error):
         # Its message may hold a row; the class and the sqlstate do not.
         lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(

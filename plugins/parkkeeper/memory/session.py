@@ -9,8 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from parkkeeper.database import Statements, known_namespace, retried, without_values
-from parkkeeper.errors import InvalidArgument
+from parkkeeper.database import Statements, retried, without_rows
 from parkkeeper.namespace import Namespace
 
 
@@ -46,12 +45,5 @@ class Session:
         InvalidArgument
             The connection's ``client_encoding`` cannot carry the text.
         """
-        try:
-            with known_namespace(self.namespace, "memory"):
-                yield
-        except psycopg.Error as error:
-            raise without_values(error, name) from None
-        except UnicodeEncodeError:
-            raise InvalidArgument(
-                f"{name}: client_encoding {self.connection.info.encoding} cannot carry the text: use UTF8"
-            ) from None
+        with without_rows(self.connection, self.namespace, "memory", name):
+            yield

@@ -18,7 +18,8 @@ FIRST_STATES = ("scheduled", "available")
 
 SMALLINT = range(-(2**15), 2**15)
 MAX_KEY_BYTES = 1_000
-MAX_CLAIM = 100_000
+#: How many jobs one claim may ask for.
+CLAIM_LIMITS = range(1, 100_001)
 MAX_LEASE = timedelta(days=365)
 
 # An escape of NUL is one only behind an even number of backslashes.

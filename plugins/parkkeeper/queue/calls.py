@@ -8,8 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from parkkeeper.database import Statements, known_namespace, retried, without_values
-from parkkeeper.errors import InvalidArgument
+from parkkeeper.database import Statements, retried, without_rows
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue.errors import IsolationRefused
 
@@ -44,16 +43,10 @@ def call(
             return cursor.execute(statement, values, prepare=True, binary=True).fetchall()
 
     try:
-        with known_namespace(namespace, "queue"):
+        with without_rows(connection, namespace, "queue", action):
             return retried(connection, run)
     except psycopg.errors.InvalidTransactionState:
         raise IsolationRefused(
             f"{action} is refused in a transaction that keeps one snapshot: it has to see what others commit "
             "while it waits for them; use READ COMMITTED"
-        ) from None
-    except psycopg.Error as error:
-        raise without_values(error, action) from None
-    except UnicodeEncodeError:
-        raise InvalidArgument(
-            f"{action}: client_encoding {connection.info.encoding} cannot carry the text: use UTF8"
         ) from None

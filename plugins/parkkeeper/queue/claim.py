@@ -14,7 +14,7 @@ import psycopg
 from parkkeeper.database import statements
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
-from parkkeeper.queue.arguments import MAX_CLAIM, lease_seconds, whole_number
+from parkkeeper.queue.arguments import CLAIM_LIMITS, lease_seconds, whole_number
 from parkkeeper.queue.calls import call
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def claim(
     """Take jobs; see :meth:`QueueStorage.claim <parkkeeper.queue.storage.QueueStorage.claim>`."""
     values = {
         "queue": checked_name("queue", queue),
-        "limit": whole_number("limit", limit, range(1, MAX_CLAIM + 1)),
+        "limit": whole_number("limit", limit, CLAIM_LIMITS),
         "lease_seconds": lease_seconds(lease),
     }
     jobs: list[ClaimedJob] = []

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from parkkeeper.database import advisory_key, known_namespace, retried, statements
+from parkkeeper.database import advisory_key, retried, statements, without_rows
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring, roll_up
@@ -33,7 +33,10 @@ def queue_counts(connection: psycopg.Connection[Any], namespace: Namespace, queu
         The namespace has no queue family.
     """
     checked_name("queue", queue)
-    with known_namespace(namespace, "queue"), connection.cursor(row_factory=namedtuple_row) as cursor:
+    with (
+        without_rows(connection, namespace, "queue", "queue_counts"),
+        connection.cursor(row_factory=namedtuple_row) as cursor,
+    ):
         statement = _SQL.render("queue_counts", namespace)
         found = retried(connection, lambda: ring.one_row(cursor, statement, queue=queue))
     if not found.known:
@@ -75,5 +78,5 @@ def rebuild_terminal_counters(connection: psycopg.Connection[Any], namespace: Na
             for name in ("probe_by_key", "forget_live_counts", "count_rows", "trust"):
                 cursor.execute(_SQL.render(name, namespace))
 
-    with known_namespace(namespace, "queue"):
+    with without_rows(connection, namespace, "queue", "rebuild_terminal_counters"):
         retried(connection, rebuild)

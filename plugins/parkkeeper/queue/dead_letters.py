@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from parkkeeper.database import known_namespace, refuse_open_transaction, statements
+from parkkeeper.database import refuse_open_transaction, statements, without_rows
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue.arguments import job_ids, moment, whole_number
@@ -59,7 +59,10 @@ def list_dead_letters(
     values = {"queue": queue, "limit": whole_number("limit", limit, _COUNT)}
     if queue is not None:
         queue_counts(connection, namespace, queue)
-    with known_namespace(namespace, "queue"), connection.cursor(row_factory=class_row(DeadLetter)) as cursor:
+    with (
+        without_rows(connection, namespace, "queue", "list_dead_letters"),
+        connection.cursor(row_factory=class_row(DeadLetter)) as cursor,
+    ):
         return cursor.execute(_SQL.render("listed", namespace), values).fetchall()
 
 

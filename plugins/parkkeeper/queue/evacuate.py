@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import psycopg
 
-from parkkeeper.database import known_namespace, refuse_open_transaction, statements
+from parkkeeper.database import refuse_open_transaction, statements, without_rows
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring
 from parkkeeper.queue.arguments import whole_number
@@ -96,7 +96,7 @@ def _evacuate(
     backlogs: list[int] = []
     blocked = False
     try:
-        with known_namespace(namespace, "queue"):
+        with without_rows(connection, namespace, "queue", _ACTION):
             with ring.maintenance(connection, namespace, _ACTION, timeout) as cursor:
                 chosen, backlogs = _Look(cursor, namespace, stragglers).choose()
             for slot, what in chosen:

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from parkkeeper.database import known_namespace, retried, statements
+from parkkeeper.database import retried, statements, without_rows
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue.counts import queue_counts
@@ -72,7 +72,10 @@ def expiring(
         queue_counts(connection, namespace, queue)
     retention = namespace_settings(connection, namespace).failed_retention_seconds
     values = {"within": within, "queue": queue, "retention": retention}
-    with known_namespace(namespace, "queue"), connection.cursor(row_factory=class_row(Expiring)) as cursor:
+    with (
+        without_rows(connection, namespace, "queue", "expiring"),
+        connection.cursor(row_factory=class_row(Expiring)) as cursor,
+    ):
         return retried(
             connection, lambda: cursor.execute(_SQL.render("expiring", namespace), values).fetchall()
         )

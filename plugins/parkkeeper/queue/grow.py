@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from parkkeeper.database import known_namespace, refuse_open_transaction, retried, statements
+from parkkeeper.database import refuse_open_transaction, retried, statements, without_rows
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.migrations import QUEUE_SLOTS
 from parkkeeper.namespace import Namespace
@@ -66,7 +66,7 @@ def grow(
                 slots += 1
             return slots
 
-    with known_namespace(namespace, "queue"):
+    with without_rows(connection, namespace, "queue", "grow"):
         before = now = _slot_count(connection, namespace)
         if queue_slots < before:
             raise InvalidArgument(

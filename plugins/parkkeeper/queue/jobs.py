@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from parkkeeper.database import known_namespace, statements
+from parkkeeper.database import statements, without_rows
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
+from parkkeeper.queue.arguments import whole_number
 from parkkeeper.queue.counts import queue_counts
 from parkkeeper.queue.status import ListedJob, open_jobs
 
@@ -49,13 +50,15 @@ def list_jobs(
     """
     if state not in STATES:
         raise InvalidArgument(f"state {state!r} is refused: one of {', '.join(STATES)}")
-    if limit < 1:
-        raise InvalidArgument(f"limit {limit} is refused: at least 1")
+    whole_number("limit", limit, range(1, 2**63))
     if queue is not None:
         queue_counts(connection, namespace, queue)
     if state in ("available", "running"):
-        with known_namespace(namespace, "queue"):
+        with without_rows(connection, namespace, "queue", "list_jobs"):
             return open_jobs(connection, namespace, STATES[state], queue, limit)
-    with known_namespace(namespace, "queue"), connection.cursor(row_factory=class_row(ListedJob)) as cursor:
+    with (
+        without_rows(connection, namespace, "queue", "list_jobs"),
+        connection.cursor(row_factory=class_row(ListedJob)) as cursor,
+    ):
         values = {"state": state, "queue": queue, "limit": limit}
         return cursor.execute(_SQL.render(STATES[state], namespace), values).fetchall()

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from parkkeeper.database import known_namespace, retried, statements
+from parkkeeper.database import retried, statements, without_rows
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring as rings
 from parkkeeper.queue.outcomes import PruneOutcome
@@ -103,7 +103,10 @@ def plan_prune(
     terms = checked_terms(connection, namespace, failed_retention)
     unit = outcome.slot if outcome.outcome == "pruned" else None
     statement = _SQL.render("by_kind", namespace, slot=_NO_UNIT if unit is None else unit)
-    with known_namespace(namespace, "queue"), connection.cursor(row_factory=class_row(PlannedRows)) as cursor:
+    with (
+        without_rows(connection, namespace, "queue", "prune_plan"),
+        connection.cursor(row_factory=class_row(PlannedRows)) as cursor,
+    ):
         by_kind = retried(connection, lambda: cursor.execute(statement, terms.values).fetchall())
     return PrunePlan(
         replace(

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from parkkeeper.database import Statements, known_namespace, statements
+from parkkeeper.database import Statements, statements, without_rows
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring
 from parkkeeper.queue.errors import PruneRefused
@@ -215,7 +215,7 @@ def oldest(prunes: Sequence[SlotPrune], *, dry_run: bool) -> PruneOutcome:
         Of the unit that was done; else what is most in need of a person.
     """
     connection, namespace = prunes[0].connection, prunes[0].namespace
-    with known_namespace(namespace, "queue"):
+    with without_rows(connection, namespace, "queue", ACTION):
         try:
             with ring.maintenance(connection, namespace, ACTION, prunes[0].lock_timeout) as cursor:
                 units = [(prune, unit) for prune in prunes for unit in prune.candidates(cursor)]

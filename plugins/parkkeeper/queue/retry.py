@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from parkkeeper.database import known_namespace, retried, statements, transaction
+from parkkeeper.database import retried, statements, transaction, without_rows
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
@@ -130,7 +130,7 @@ def _filter(
 def _retry(
     connection: psycopg.Connection[Any], namespace: Namespace, wanted: dict[str, Any]
 ) -> RetryFailedOutcome:
-    with known_namespace(namespace, "queue"):
+    with without_rows(connection, namespace, "queue", _ACTION):
         matching = retried(connection, partial(_scan, connection, namespace, wanted))
         taken: list[Any] = []
         for start in range(0, len(matching), CHUNK):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from parkkeeper.database import advisory_key, known_namespace, milliseconds, statements, transaction
+from parkkeeper.database import advisory_key, milliseconds, statements, transaction, without_rows
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue.outcomes import RotateOutcome
@@ -75,7 +75,7 @@ def rotate(
     sql = _STATEMENTS[checked_ring(ring)]
     timeout = checked_lock_timeout(lock_timeout)
     try:
-        with known_namespace(namespace, "queue"):
+        with without_rows(connection, namespace, "queue", "rotate"):
             with maintenance(connection, namespace, "rotate", timeout) as cursor:
                 look = one_row(cursor, sql.render("look", namespace))
             if not look.holds_rows or not look.has_empty:

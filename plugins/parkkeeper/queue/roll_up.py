@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from parkkeeper.database import known_namespace, statements
+from parkkeeper.database import statements, without_rows
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring
@@ -69,7 +69,7 @@ def roll_up(
     timeout = ring.checked_lock_timeout(lock_timeout)
     if limit is not None and (type(limit) is not int or not 1 <= limit < 2**63):
         raise InvalidArgument(f"limit {limit!r} is refused: a whole number, 1 or more, or None for all")
-    with known_namespace(namespace, "queue"):
+    with without_rows(connection, namespace, "queue", ACTION):
         return _RollUp(connection, namespace, timeout).run(limit)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg.rows import class_row, tuple_row
 
-from parkkeeper.database import known_namespace, retried, statements
+from parkkeeper.database import retried, statements, without_rows
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
@@ -83,7 +83,10 @@ def namespace_settings(connection: psycopg.Connection[Any], namespace: Namespace
     InvalidArgument
         A value that stands there is outside what its name allows.
     """
-    with known_namespace(namespace, "queue"), connection.cursor(row_factory=tuple_row) as cursor:
+    with (
+        without_rows(connection, namespace, "queue", "namespace_settings"),
+        connection.cursor(row_factory=tuple_row) as cursor,
+    ):
         stored: dict[str, str] = dict(cursor.execute(_SQL.render("namespace_settings", namespace)).fetchall())
     retention = stored.get("failed_retention", "")
     return NamespaceSettings(
@@ -96,7 +99,10 @@ def namespace_settings(connection: psycopg.Connection[Any], namespace: Namespace
 
 def queue_retentions(connection: psycopg.Connection[Any], namespace: Namespace) -> dict[str, int]:
     """Return, in seconds, how long failed jobs stay retryable in the queues that have decided for themselves."""
-    with known_namespace(namespace, "queue"), connection.cursor(row_factory=tuple_row) as cursor:
+    with (
+        without_rows(connection, namespace, "queue", "queue_retentions"),
+        connection.cursor(row_factory=tuple_row) as cursor,
+    ):
         return dict(cursor.execute(_SQL.render("retentions", namespace)).fetchall())
 
 
@@ -200,7 +206,7 @@ def set_namespace(
         "carry_to": None if carry_to is None else checked_destination("carry_to", carry_to),
     }
     statement = _SQL.render("set_namespace", namespace)
-    with known_namespace(namespace, "queue"):
+    with without_rows(connection, namespace, "queue", "set_namespace"):
         retried(connection, lambda: connection.execute(statement, values))
     return namespace_settings(connection, namespace)
 
@@ -245,7 +251,7 @@ def _changed(
 ) -> list[QueueSettings]:
     statement = _SQL.render(action, namespace)
     with (
-        known_namespace(namespace, "queue"),
+        without_rows(connection, namespace, "queue", action),
         connection.cursor(row_factory=class_row(QueueSettings)) as cursor,
     ):
         return retried(connection, lambda: cursor.execute(statement, values).fetchall())

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row, namedtuple_row
 
-from parkkeeper.database import known_namespace, retried, statements, transaction
+from parkkeeper.database import retried, statements, transaction, without_rows
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring
 from parkkeeper.queue.arguments import whole_number
@@ -158,7 +158,7 @@ def ring_status(connection: psycopg.Connection[Any], namespace: Namespace) -> Ri
             floor = [SegmentStatus(*row) for row in cursor.execute(_SQL.render("segments", namespace))]
         return RingStatus(state.current_slot, state.generation, state.slot_count, state.trusted, found, floor)
 
-    with known_namespace(namespace, "queue"):
+    with without_rows(connection, namespace, "queue", "ring_status"):
         return retried(connection, look)
 
 
@@ -228,7 +228,7 @@ def job(connection: psycopg.Connection[Any], namespace: Namespace, job_id: int) 
                     status = found.execute(statement, body._asdict()).fetchone()
                 return status or found.execute(_SQL.render("alone", namespace), values).fetchone()
 
-    with known_namespace(namespace, "queue"):
+    with without_rows(connection, namespace, "queue", "job"):
         status = retried(connection, look)
     if status is None:
         raise UnknownJob(job_id, namespace)

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.queue.arguments import lease_seconds, whole_number
+from parkkeeper.queue.arguments import CLAIM_LIMITS, lease_seconds, whole_number
 from parkkeeper.queue.handlers import Handler, HandlerThreads
 from parkkeeper.queue.outcomes import WorkerOutcome
 from parkkeeper.queue.session import WorkerSession
@@ -39,9 +39,11 @@ class Worker:
         The name of the queue.
     handlers
         A handler for each kind, or one for whatever kind. A job of a kind without one fails, and can be tried by
-        another worker until its attempts are spent.
+        another worker until its attempts are spent. So does one whose handler returns a coroutine or a generator,
+        since nothing of that has run.
     batch
-        How many jobs are claimed at once, from 1 on.
+        How many jobs are claimed at once, 1 to 100,000. All of them are this worker's until they are done: short jobs
+        go faster with more, long ones are better shared among workers with fewer.
     lease
         How long jobs are this worker's before a rescue may take them for abandoned. It is extended for as long as the
         worker lives, so it says nothing about how long a job may take, but how soon a dead worker's jobs are taken
@@ -78,7 +80,7 @@ class Worker:
         self._storage = storage
         self._queue = queue
         self._handlers = handlers
-        self._batch = batch
+        self._batch = whole_number("batch", batch, CLAIM_LIMITS)
         self._lease = lease
         self._concurrency = whole_number("concurrency", concurrency, range(1, MAX_CONCURRENCY + 1))
         self._grace = grace
