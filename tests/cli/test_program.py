@@ -48,7 +48,7 @@ def test_the_commands_are_those_that_are_promised() -> None:
     promised = {
         (): "migrate plan status render",
         ("queue",): "create enqueue work counts pause resume rescue rotate prune retry-failed jobs "
-        "expiring ring show cancel set grow roll-up rebuild-counters",
+        "expiring ring show cancel set grow evacuate roll-up rebuild-counters",
         ("memory",): "append form freshness turn parked unpark sweep circuit erase recall",
     }
     assert set(EVERY) == {(*group, name) for group, names in promised.items() for name in names.split()}

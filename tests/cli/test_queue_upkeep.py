@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from parkkeeper.queue import QueueStorage, RollUpOutcome
+from parkkeeper.queue import EvacuateOutcome, QueueStorage, RollUpOutcome
 from parkkeeper.queue.status import JobStatus, RingStatus, SlotStatus
 from ringside import end_jobs, query
 
@@ -87,3 +87,39 @@ def test_counters_are_rolled_up_and_rebuilt_when_they_are_not_believed(
     assert run("queue", "counts", "-n", jobs, "-q", "mail", "--json").json["failed"] == 2
     assert run("queue", "rebuild-counters", "-n", jobs, "--json").json == {"outcome": "rebuilt"}
     assert run("queue", "roll-up", "-n", jobs, "--json").json["trusted"]
+
+
+def test_jobs_are_spread_over_as_many_shards_as_a_queue_is_told(
+    run, jobs: str, storage: QueueStorage
+) -> None:
+    made = run("queue", "create", "-n", jobs, "-q", "mail", "--enqueue-shards", "8", "--json").json
+    assert made["enqueue_shards"] == 8
+    assert run("queue", "set", "-n", jobs, "-q", "mail", "--enqueue-shards", "2", "--json").json == {
+        **made,
+        "enqueue_shards": 2,
+    }
+    # What is not named stays as it was.
+    again = run("queue", "create", "-n", jobs, "-q", "mail", "--dead-letter", "--json").json
+    assert (again["enqueue_shards"], again["dead_letter"]) == (2, True)
+    assert "enqueue_shards 65 is refused" in run(
+        "queue", "create", "-n", jobs, "-q", "mail", "--enqueue-shards", "65"
+    ).failed(2)
+    assert "give --queue" in run("queue", "set", "-n", jobs, "--enqueue-shards", "2").failed(2)
+
+
+def test_old_slots_are_evacuated_by_hand(run, jobs: str, storage: QueueStorage) -> None:
+    assert run("queue", "evacuate", "-n", jobs, "--json").json["outcome"] == "noop"
+    end_jobs(storage, 9, queue="letters")
+    waiting = storage.enqueue("mail", "welcome", {"words": SECRET})
+    storage.rotate()
+    done = run("queue", "evacuate", "-n", jobs, "--json").json
+    assert list(done) == names(EvacuateOutcome)
+    assert (done["outcome"], done["waiting"], done["slots"]) == ("evacuated", 1, [0])
+    assert run("queue", "show", "-n", jobs, str(waiting), "--json").json["state"] == "available"
+    assert "limit 0 is refused" in run("queue", "evacuate", "-n", jobs, "--limit", "0").failed(2)
+
+
+def test_a_list_of_two_is_no_range(run, jobs: str, storage: QueueStorage) -> None:
+    first, *_, last = storage.enqueue_many("mail", "welcome", [{}] * 5)
+    shown = run("queue", "cancel", "-n", jobs, str(first), str(last)).out
+    assert shown.split() == ["cancelled", f"{first},", str(last), "left", "-"]

@@ -6,7 +6,7 @@ import contextvars
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -52,6 +52,33 @@ def test_each_kind_has_its_handler_which_gets_the_claim(storage: QueueStorage) -
     assert Worker(storage, "q", {"a": handle, "b": handle}).run(drain=True) == WorkerOutcome(completed=3)
     assert seen == expected
     assert differences(storage) == []
+
+
+async def coroutine(job: ClaimedJob) -> None:
+    raise AssertionError("nobody runs this")
+
+
+def generator(job: ClaimedJob) -> Iterator[None]:
+    yield
+
+
+async def asynchronous_generator(job: ClaimedJob) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("handler", [coroutine, generator, asynchronous_generator])
+@pytest.mark.filterwarnings("error")
+def test_a_job_of_which_nothing_has_run_is_not_called_completed(storage: QueueStorage, handler: Any) -> None:
+    storage.enqueue("q", "work", max_attempts=1)
+    assert Worker(storage, "q", handler).run(drain=True) == WorkerOutcome(failed=1)
+    [error] = errors(storage)
+    assert error.startswith("TypeError: the handler returned a coroutine or a generator")
+
+
+def test_a_batch_that_no_claim_would_take_is_refused_by_its_name(storage: QueueStorage) -> None:
+    for batch in (0, 100_001, True, "10"):
+        with pytest.raises(InvalidArgument, match=r"batch .* is refused: a whole number from 1 to 100000"):
+            Worker(storage, "q", print, batch=batch)  # type: ignore[arg-type]
 
 
 def test_what_a_handler_raises_is_recorded_and_the_text_goes_to_the_row_alone(

@@ -114,10 +114,17 @@ def _words(value: Any) -> str:
             return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         case Mapping():
             return ", ".join(f"{key} {_words(item)}" for key, item in value.items()) or "-"
-        case (int(), int()):
-            return f"{value[0]}-{value[1]}"
         case tuple() | list():
             more = [f"... ({len(value)} in all)"] if len(value) > _SHOWN else []
-            return ", ".join([*map(_words, value[:_SHOWN]), *more])
+            return ", ".join([*map(_element, value[:_SHOWN]), *more])
         case _:
             return str(value)
+
+
+def _element(value: Any) -> str:
+    """Return one of a list; a pair there is a range, while a list of two is two."""
+    match value:
+        case (int(first), int(last)):
+            return f"{first}-{last}"
+        case _:
+            return _words(value)

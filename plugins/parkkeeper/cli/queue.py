@@ -55,6 +55,17 @@ LockTimeout = Annotated[
 ]
 
 
+EnqueueShards = Annotated[
+    int | None,
+    typer.Option(
+        "--enqueue-shards",
+        metavar="SHARDS",
+        help="Over how many lanes of each priority new jobs are spread, 1 to 64: as many workers claim at once, and "
+        "jobs keep their order only roughly. [default: as it was, at first 1]",
+    ),
+]
+
+
 @app.command()
 def create(
     namespace: NamespaceName,
@@ -85,6 +96,7 @@ def create(
             "[default: as it was, at first until purged by hand]",
         ),
     ] = None,
+    enqueue_shards: EnqueueShards = None,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
@@ -98,6 +110,7 @@ def create(
             failed_retention=failed_retention,
             dead_letter=dead_letter,
             dead_letter_retention=dead_letter_retention,
+            enqueue_shards=enqueue_shards,
         )
     emit(found, as_json=json)
 

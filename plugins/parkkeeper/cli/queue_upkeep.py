@@ -10,9 +10,10 @@ import typer
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, OnlyQueue, ready
 from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import duration_or_default
-from parkkeeper.cli.queue import LockTimeout, pinned
+from parkkeeper.cli.queue import EnqueueShards, LockTimeout, pinned
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.queue import QueueStorage
+from parkkeeper.queue.evacuate import LIMIT
 from parkkeeper.queue.outcomes import RollUpOutcome
 from parkkeeper.queue.ring import LOCK_TIMEOUT
 from parkkeeper.queue.status import RingStatus, SlotStatus
@@ -135,6 +136,7 @@ def set_(
             help="Where prune carries failed jobs of the namespace: floor, once; live, once a lap.",
         ),
     ] = None,
+    enqueue_shards: EnqueueShards = None,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
@@ -144,13 +146,14 @@ def set_(
 
     Example: `parkkeeper queue set -n jobs -q mail --failed-retention default`
     """
-    if failed_retention is None and dead_letter_retention is None and carry_to is None:
+    of_queues = dead_letter_retention is not None or enqueue_shards is not None
+    if failed_retention is None and not of_queues and carry_to is None:
         raise InvalidArgument(
-            "nothing to set: give --failed-retention, --dead-letter-retention or --carry-to"
+            "nothing to set: give --failed-retention, --dead-letter-retention, --enqueue-shards or --carry-to"
         )
     if queue is not None and carry_to is not None:
         raise InvalidArgument("--carry-to is the namespace's: leave --queue out")
-    if queue is None and (dead_letter_retention is not None or failed_retention == "default"):
+    if queue is None and (of_queues or failed_retention == "default"):
         raise InvalidArgument(
             "give --queue, or --failed-retention alone with a duration: that is the default itself"
         )
@@ -162,7 +165,10 @@ def set_(
         else:
             storage.queue_counts(queue)  # A misspelt queue would be made.
             found = storage.set_queue(
-                queue, failed_retention=failed_retention, dead_letter_retention=dead_letter_retention
+                queue,
+                failed_retention=failed_retention,
+                dead_letter_retention=dead_letter_retention,
+                enqueue_shards=enqueue_shards,
             )
     emit(found, as_json=json)
 
@@ -183,6 +189,25 @@ def roll_up(
     with ready(dsn, namespace, "queue") as (connection, space):
         outcome = QueueStorage(connection, space).roll_up(lock_timeout=lock_timeout)
     emit(outcome, as_json=json, notes=_distrusted(outcome))
+
+
+def evacuate(
+    namespace: NamespaceName,
+    limit: Annotated[int, typer.Option(metavar="JOBS", help="Move at most so many.")] = LIMIT,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Move jobs that wait or run in old slots out of the ring, so that these can be pruned.
+
+    The jobs go on as they would have. The outcome is a word, and exit code 0 whichever it is: `evacuated`; `noop`
+    (nothing is to be moved); `blocked` (a lock was not had: try again). `backlogs` lists slots in which too many jobs
+    wait for that: only workers help. `rotate` does a step of it by itself when empty slots run short.
+
+    Example: `parkkeeper queue evacuate -n jobs`
+    """
+    with ready(dsn, namespace, "queue") as (connection, space):
+        outcome = QueueStorage(connection, space).evacuate(limit)
+    emit(outcome, as_json=json)
 
 
 def _distrusted(outcome: RollUpOutcome) -> list[str]:
@@ -209,7 +234,7 @@ def rebuild_counters(namespace: NamespaceName, dsn: Dsn = None, json: Json = Fal
 
 def register(app: typer.Typer) -> None:
     """Make these commands of `app`."""
-    for command in (ring, show, cancel):
+    for command in (ring, show, cancel, evacuate):
         app.command()(command)
     app.command("set")(set_)
     app.command("roll-up")(roll_up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import inspect
 import logging
 import os
 import threading
@@ -14,9 +15,13 @@ from types import MappingProxyType
 
 from parkkeeper.queue.claim import ClaimedJob
 
-#: What does a job. What it returns is not kept; what it raises makes the attempt a failed one.
+#: What does a job. What it returns is not kept, but nothing may be left to be run; what it raises makes the attempt a
+#: failed one.
 Handler = Callable[[ClaimedJob], object]
 
+_NEVER_RUN = (
+    "the handler returned a coroutine or a generator, which nobody runs: call asyncio.run(...) in a handler"
+)
 _LOG = logging.getLogger(__name__)
 
 
@@ -132,7 +137,12 @@ class HandlerThreads:
         handler = self._handlers if callable(self._handlers) else self._handlers.get(claim.kind)
         if handler is None:
             raise LookupError(f"this worker has no handler for kind {claim.kind!r}")
-        handler(claim)
+        result = handler(claim)
+        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+            # Nothing of it has run: to call the job completed would lose it.
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError(_NEVER_RUN)
 
 
 def _told(error: BaseException) -> str:
