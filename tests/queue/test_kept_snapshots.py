@@ -1,4 +1,4 @@
-"""A transaction that keeps one snapshot hears of a prune behind its back; it gets no figure and no key that is wrong."""
+"""A transaction that keeps one snapshot hears of a prune behind its back, and gets no wrong figure and no key."""
 
 from __future__ import annotations
 
