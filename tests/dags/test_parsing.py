@@ -134,6 +134,6 @@ def test_the_examples_of_the_guide_make_dags() -> None:
     rings = ["rotate_lease", "prune_lease", "rotate_claim", "prune_claim"]
     tasks = ["rescue", "rotate", "prune"]
     assert made == {
-        "parkkeeper_queue_maintenance": [*tasks, "purge_dead_letters", "roll_up", *rings],
+        "parkkeeper_queue_maintenance": [*tasks, "roll_up", "purge_dead_letters", *rings],
         "orders_queue": [*tasks, "roll_up", *rings],
     }

@@ -267,7 +267,7 @@ def test_the_ring_of_claims_is_turned_when_it_is_named(storage: QueueStorage, mi
     cleared = run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, ring="claim"))
 
     expected = {**NOTHING, "pruned_failed_total": 0}
-    assert turned.xcoms == {"outcome": "rotated", **expected, "slot": 1, "generation": 1}
+    assert turned.xcoms == {"outcome": "rotated", **expected, "slot": 1, "generation": 1, "evacuated": 0}
     assert cleared.xcoms == {"outcome": "pruned", **expected, "slot": 0, "generation": 0}
     assert storage.rotate().slot == 1  # the queue's own ring stood still
 
