@@ -17,7 +17,7 @@ import pytest
 
 from parkkeeper.errors import DatabaseUnavailable
 from parkkeeper.queue import ClaimedJob, QueueStorage, RescueOutcome, Worker, WorkerOutcome
-from ringside import SOON, differences, query, run_out, until
+from ringside import SOON, differences, query, run_out, turn, turn_claims, until
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
@@ -201,6 +201,56 @@ def test_a_worker_that_never_got_the_answer_learns_what_became_of_its_jobs(
     else:
         ends = ["completed", "completed", "failed", "completed"]  # rescued at its last attempt
     assert end_all(watching) == ends
+
+
+@pytest.mark.parametrize("dead_letter", [False, True])
+@pytest.mark.parametrize("action", ["complete", "fail", "snooze"])
+def test_it_learns_what_became_of_jobs_that_had_left_the_ring(
+    storage: QueueStorage, watching: QueueStorage, connect: Connect, action: str, dead_letter: bool
+) -> None:
+    stop, go = threading.Event(), threading.Event()
+
+    def handle(job: ClaimedJob) -> None:
+        if job.kind == "works":
+            for _ in range(2):
+                watching.enqueue("other", "k")
+                turn(watching)
+            assert watching.evacuate().running == 4
+        elif job.kind == "fails":
+            raise ValueError
+        else:
+            stop.set()
+            assert go.wait(SOON)
+
+    storage.set_queue("q", dead_letter=dead_letter)
+    storage.enqueue("q", "works")
+    storage.enqueue("q", "fails")
+    storage.enqueue("q", "fails", max_attempts=1)
+    storage.enqueue("q", "stays")
+    worker = Worker(
+        LosesTheAnswer(storage, watching, action), "q", handle, reconnect=connect, grace=timedelta(0)
+    )
+    last = {"dead_lettered": 1} if dead_letter else {"failed": 1}
+    try:
+        assert worker.run(stop) == WorkerOutcome(completed=1, retryable=1, handed_back=1, **last)
+    finally:
+        go.set()
+    assert differences(watching) == []
+
+
+def test_it_learns_what_became_of_jobs_whose_claims_have_left_with_their_slot(
+    storage: QueueStorage, watching: QueueStorage, connect: Connect
+) -> None:
+    storage.enqueue("q", "k")
+
+    class AndTheirSlot(LosesTheAnswer):
+        def _lose(self, action: str, answer: Any) -> Any:
+            if action == self._action:
+                assert turn_claims(watching).outcome == "pruned"
+            return super()._lose(action, answer)
+
+    worker = Worker(AndTheirSlot(storage, watching, "complete"), "q", lambda job: None, reconnect=connect)
+    assert worker.run(drain=True) == WorkerOutcome(completed=1)
 
 
 @pytest.mark.parametrize("action", ["claim", "complete", "fail", "snooze", "extend"])

@@ -121,11 +121,13 @@ class WorkerSession:
         self.ask(lambda storage: self._call(storage, "wake_workers", queue))
 
     def became(self, claims: Sequence[ClaimedJob]) -> list[str | None]:
-        """Return what stands recorded of each claim."""
+        """Return what stands recorded of each claim; None: it is open, or its job has gone on since."""
         values = {
             "claim_slots": [claim.claim_slot for claim in claims],
             "run_leases": [claim.run_lease for claim in claims],
             "ordinals": [claim.ordinal for claim in claims],
+            "job_ids": [claim.job_id for claim in claims],
+            "attempts": [claim.attempt for claim in claims],
         }
         return [
             outcome
