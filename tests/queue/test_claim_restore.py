@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
+from parkkeeper.database import statements
 from parkkeeper.queue import QueueStorage
 from ringside import differences, prune_all, query
 
@@ -116,3 +117,31 @@ def test_the_first_claim_sets_all_lanes_anew_and_the_ring_turns_on(storage: Queu
         assert storage.complete(storage.claim(queue, 9)) == 1
     assert storage.rotate().outcome == "rotated"
     assert [outcome.pruned_completed for outcome in prune_all(storage)] == [4]
+
+
+def scans(plan: dict[str, Any], table: str) -> Iterator[str]:
+    """Yield the condition of each scan of an index of the table's children."""
+    if str(plan.get("Relation Name", "")).startswith(table):
+        yield plan.get("Index Cond", "none")
+    for inner in plan.get("Plans", []):
+        yield from scans(inner, table)
+
+
+@pytest.mark.parametrize("what", ["counts", "waiting"])
+def test_a_tombstone_is_looked_for_by_its_key_however_many_a_restore_has_left(
+    storage: QueueStorage, what: str
+) -> None:
+    storage.enqueue_many("q", "k", [{}] * 3_000)
+    restore(storage, 0)
+    claimed(storage, 1)
+    with storage.connection.transaction():
+        for setting in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
+            query(storage, f"SET LOCAL {setting} = off")
+        if what == "waiting":
+            statement = statements("queue/status").render("waiting", storage.namespace, slot=0)
+            values = {"limit": 10_000, "queue": None}
+            [(plan,)] = storage.connection.execute(b"EXPLAIN (FORMAT json) " + statement, values).fetchall()
+        else:
+            [(plan,)] = query(storage, "EXPLAIN (FORMAT json) SELECT * FROM {ns}.queue_counted_rows")
+    conditions = list(scans(plan[0]["Plan"], "ready_tombstones"))
+    assert conditions and all("lane_seq" in condition for condition in conditions)

@@ -70,12 +70,15 @@ SELECT ready.job_id, lane.queue, ready.kind, 'available' AS state, lane.priority
  CROSS JOIN LATERAL (
        (SELECT entry.*
           FROM {schema}.ready_entries_{slot} AS entry
+          LEFT JOIN LATERAL (
+               SELECT true AS found
+                 FROM {schema}.ready_tombstones_{slot} AS stone
+                WHERE stone.ready_slot = {slot} AND stone.lane_id = entry.lane_id
+                  AND stone.enqueue_xid = entry.enqueue_xid AND stone.lane_seq = entry.lane_seq
+                LIMIT 1) AS tombstone ON true
          WHERE entry.ready_slot = {slot} AND entry.lane_id = lane.lane_id
            AND (entry.enqueue_xid, entry.lane_seq) > (coalesce(newest.cursor_xid, '0'), coalesce(newest.cursor_seq, 0))
-           AND NOT EXISTS (
-               SELECT FROM {schema}.ready_tombstones_{slot} AS stone
-                WHERE stone.ready_slot = {slot} AND stone.lane_id = entry.lane_id
-                  AND stone.enqueue_xid = entry.enqueue_xid AND stone.lane_seq = entry.lane_seq)
+           AND tombstone.found IS NULL
          ORDER BY entry.enqueue_xid, entry.lane_seq
          LIMIT %(limit)s)
        UNION ALL
@@ -84,11 +87,14 @@ SELECT ready.job_id, lane.queue, ready.kind, 'available' AS state, lane.priority
           JOIN {schema}.ready_entries_{slot} AS entry
             ON entry.ready_slot = {slot} AND entry.lane_id = lane.lane_id
            AND entry.enqueue_xid = late.xid AND entry.lane_seq > late.seq
-         WHERE late.xid < newest.cursor_xid
-           AND NOT EXISTS (
-               SELECT FROM {schema}.ready_tombstones_{slot} AS stone
+          LEFT JOIN LATERAL (
+               SELECT true AS found
+                 FROM {schema}.ready_tombstones_{slot} AS stone
                 WHERE stone.ready_slot = {slot} AND stone.lane_id = entry.lane_id
-                  AND stone.enqueue_xid = entry.enqueue_xid AND stone.lane_seq = entry.lane_seq)
+                  AND stone.enqueue_xid = entry.enqueue_xid AND stone.lane_seq = entry.lane_seq
+                LIMIT 1) AS tombstone ON true
+         WHERE late.xid < newest.cursor_xid
+           AND tombstone.found IS NULL
          LIMIT %(limit)s)) AS ready
  WHERE %(queue)s::text IS NULL OR lane.queue = %(queue)s
  ORDER BY ready.created_at, ready.job_id

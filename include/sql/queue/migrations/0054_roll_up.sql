@@ -25,7 +25,8 @@ $function$;
 COMMENT ON FUNCTION {schema}.counters_are_trusted() IS 'Whether the ledger of counts is believed.';
 
 -- A view and not a function: a statement that names it locks all that it reads before it takes its snapshot, so no
--- TRUNCATE can come between the two.
+-- TRUNCATE can come between the two. A tombstone is looked for body by body, by its key: asked for by NOT EXISTS, it may be
+-- searched for among all of the lane, and a restore leaves one on each body.
 --
 -- A body waits when no claim can have taken it: it lies beyond the newest cursor of its lane, or beyond what was taken of
 -- a transaction that was late, or its sequence is above all that was taken. The last is true of the first two as well,
@@ -43,16 +44,19 @@ SELECT slot.slot AS ready_slot, lane.lane_id, 'available'::{schema}.job_state AS
  CROSS JOIN LATERAL (
        SELECT count(*) AS jobs
          FROM {schema}.ready_entries AS ready
+         LEFT JOIN LATERAL (
+              SELECT true AS found
+                FROM {schema}.ready_tombstones AS stone
+               WHERE stone.ready_slot = slot.slot AND stone.lane_id = lane.lane_id
+                 AND stone.enqueue_xid = ready.enqueue_xid AND stone.lane_seq = ready.lane_seq
+               LIMIT 1) AS tombstone ON true
         WHERE ready.ready_slot = slot.slot AND ready.lane_id = lane.lane_id
           AND (newest.cursor_xid IS NULL
                OR ready.lane_seq > newest.highest_seq
                OR (ready.enqueue_xid, ready.lane_seq) > (newest.cursor_xid, newest.cursor_seq)
                OR EXISTS (SELECT FROM unnest(newest.late_xids, newest.late_seqs) AS late (xid, seq)
                            WHERE late.xid = ready.enqueue_xid AND late.seq < ready.lane_seq))
-          AND NOT EXISTS (
-              SELECT FROM {schema}.ready_tombstones AS stone
-               WHERE stone.ready_slot = slot.slot AND stone.lane_id = lane.lane_id
-                 AND stone.enqueue_xid = ready.enqueue_xid AND stone.lane_seq = ready.lane_seq)) AS found
+          AND tombstone.found IS NULL) AS found
 UNION ALL
 SELECT batch.ready_slot, batch.lane_id, 'running', sum(batch.job_count)
   FROM {schema}.lease_claim_batches AS batch
