@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from parkkeeper.queue import EvacuateOutcome, QueueStorage, RollUpOutcome
-from parkkeeper.queue.status import JobStatus, RingStatus, SlotStatus
+from parkkeeper.queue.status import HeldRingStatus, HeldSlotStatus, JobStatus, RingStatus, SlotStatus
 from ringside import end_jobs, query
 
 SECRET = "do not show"
@@ -43,6 +43,26 @@ def test_the_ring_is_drawn_and_says_what_pins_it(run, jobs: str, storage: QueueS
     assert "skipped_active" in pruned.out
     assert f"Slot 0 is pinned: job {waiting} (welcome of mail) runs since 20" in pruned.out
     assert SECRET not in drawn + pruned.out + str(found)
+
+
+@pytest.mark.parametrize("ring", ["claim", "lease"])
+def test_the_rings_of_what_workers_hold_are_drawn_too(
+    run, jobs: str, storage: QueueStorage, ring: str
+) -> None:
+    storage.enqueue_many("mail", "welcome", [{"words": SECRET}] * 3)
+    ended, *held = storage.claim("mail", 3)
+    storage.extend(held, timedelta(hours=1))
+    storage.complete([ended])
+    storage.rotate(ring=ring)
+
+    given = ("queue", "ring", "-n", jobs, "--ring", ring)
+    found = run(*given, "--json").json
+    assert list(found) == names(HeldRingStatus)
+    assert list(found["slots"][0]) == names(HeldSlotStatus)
+    drawn = run(*given).out
+    assert "needed" in drawn and "[" in drawn
+    assert SECRET not in drawn + str(found)
+    assert "ring 'leases' is refused" in run("queue", "ring", "-n", jobs, "--ring", "leases").failed(2)
 
 
 def test_a_job_is_shown_without_what_it_carries(run, jobs: str, storage: QueueStorage) -> None:

@@ -73,6 +73,33 @@ def test_ended_jobs_of_a_slot_are_counted_from_rows_while_the_counters_are_not_b
     assert (found.trusted, found.slots[0].terminal, found.slots[0].failed) == (False, 2, 2)
 
 
+def test_the_claim_and_the_lease_ring_show_what_is_needed_still(storage: QueueStorage) -> None:
+    storage.enqueue_many("q", "work", [{}] * 3)
+    ended, *held = storage.claim("q", 3)
+    storage.extend(held, HOUR)
+    storage.complete([ended])
+    assert storage.rotate(ring="claim").outcome == "rotated"
+    before = query(storage, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+
+    claims, leases = storage.held_ring_status("claim"), storage.held_ring_status("lease")
+
+    assert (claims.ring, claims.current_slot, claims.generation, claims.slot_count) == ("claim", 1, 1, 8)
+    assert [(slot.slot, slot.state, slot.held, slot.needed) for slot in claims.slots[:3]] == [
+        (0, "sealed", 3, 2),
+        (1, "current", 0, 0),
+        (2, "empty", 0, 0),
+    ]
+    assert (leases.current_slot, leases.slots[0].state) == (0, "current")
+    assert leases.slots[0].held == leases.slots[0].needed > 0
+    assert query(storage, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text") == before
+
+    storage.complete(held)
+    assert storage.held_ring_status("claim").slots[0].needed == 0
+    assert storage.held_ring_status("lease").slots[0].needed == 0
+    with pytest.raises(InvalidArgument, match="ring 'queue' is refused"):
+        storage.held_ring_status("queue")
+
+
 def test_looking_writes_nothing_and_prune_cannot_come_in_between(
     storage: QueueStorage, connect: Connect, namespace: str
 ) -> None:

@@ -76,3 +76,27 @@ DELETE FROM {schema}.leases WHERE claim_slot = {slot}
 
 -- name: reclaimed
 UPDATE {schema}.claim_ring_slots SET reclaimed_at = clock_timestamp() WHERE slot = {slot}
+
+-- name: hold_prunes
+-- For a look, before its snapshot: a TRUNCATE between the two would look as if rows were gone.
+LOCK TABLE {schema}.lease_claim_batches, {schema}.lease_claim_closures IN ACCESS SHARE MODE
+
+-- name: state
+SELECT current_slot, generation, slot_count FROM {schema}.claim_ring_state
+
+-- name: slots
+SELECT slot.slot, slot.generation,
+       CASE WHEN slot.slot = ring.current_slot THEN 'current'
+            WHEN {schema}.claim_slot_has_claims(slot.slot) THEN 'sealed'
+            ELSE 'empty' END AS state,
+       slot.opened_at, slot.sealed_at
+  FROM {schema}.claim_ring_slots AS slot, {schema}.claim_ring_state AS ring
+ ORDER BY slot.slot
+
+-- name: in_use
+-- Cursors, which are carried as batches of no jobs, are no claims.
+SELECT (SELECT coalesce(sum(job_count), 0)::bigint FROM {schema}.lease_claim_batches_{slot}) AS held,
+       (SELECT coalesce(sum(job_count), 0)::bigint FROM {schema}.lease_claim_batches_{slot})
+           - (SELECT coalesce(sum(job_count), 0)::bigint FROM {schema}.lease_claim_closures_{slot}) AS needed,
+       pg_total_relation_size('{schema}.lease_claim_batches_{slot}')
+           + pg_total_relation_size('{schema}.lease_claim_closures_{slot}') AS bytes

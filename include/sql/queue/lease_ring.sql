@@ -62,3 +62,24 @@ TRUNCATE {schema}.leases_{slot}
 
 -- name: reclaimed
 UPDATE {schema}.lease_ring_slots SET reclaimed_at = clock_timestamp() WHERE slot = {slot}
+
+-- name: hold_prunes
+-- For a look, before its snapshot: a TRUNCATE between the two would look as if rows were gone.
+LOCK TABLE {schema}.lease_claim_batches, {schema}.lease_claim_closures, {schema}.leases IN ACCESS SHARE MODE
+
+-- name: state
+SELECT current_slot, generation, slot_count FROM {schema}.lease_ring_state
+
+-- name: slots
+SELECT slot.slot, slot.generation,
+       CASE WHEN slot.slot = ring.current_slot THEN 'current'
+            WHEN {schema}.lease_slot_has_rows(slot.slot) THEN 'sealed'
+            ELSE 'empty' END AS state,
+       slot.opened_at, slot.sealed_at
+  FROM {schema}.lease_ring_slots AS slot, {schema}.lease_ring_state AS ring
+ ORDER BY slot.slot
+
+-- name: in_use
+SELECT count(*) AS held, count(*) FILTER (WHERE {schema}.batch_is_open(claim_slot, run_lease)) AS needed,
+       pg_total_relation_size('{schema}.leases_{slot}') AS bytes
+  FROM {schema}.leases_{slot}

@@ -10,46 +10,60 @@ import typer
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, OnlyQueue, ready
 from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import duration_or_default
-from parkkeeper.cli.queue import EnqueueShards, LockTimeout, pinned
+from parkkeeper.cli.queue import EnqueueShards, LockTimeout, RingName, pinned
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.queue import QueueStorage
 from parkkeeper.queue.evacuate import LIMIT
 from parkkeeper.queue.outcomes import RollUpOutcome
 from parkkeeper.queue.ring import LOCK_TIMEOUT
-from parkkeeper.queue.status import RingStatus, SlotStatus
+from parkkeeper.queue.status import HeldRingStatus, HeldSlotStatus, RingStatus, SlotStatus
 
 
-def ring(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
-    """Draw the ring: its slots, what stands in each, and which job pins one that is sealed.
+def ring(namespace: NamespaceName, which: RingName = "queue", dsn: Dsn = None, json: Json = False) -> None:
+    """Draw a ring: its slots, what stands in each, and which job pins one that is sealed.
 
     A slot is `current` (new jobs go there), `sealed` (it holds what is left of earlier times) or `empty`. What waits or
-    runs in a sealed slot pins it: no prune reclaims it until that has ended.
+    runs in a sealed slot pins it: no prune reclaims it until that has ended. Of the claim and the lease ring it shows
+    how many claims or leases a slot holds, and how many of these are needed still.
 
     Example: `parkkeeper queue ring -n jobs`
     """
     with ready(dsn, namespace, "queue") as (connection, space):
-        found = QueueStorage(connection, space).ring_status()
+        storage = QueueStorage(connection, space)
+        found = storage.ring_status() if which == "queue" else storage.held_ring_status(which)
     now = datetime.now(UTC)
     emit(
         found if json else [_row(slot, now) for slot in found.slots],
         as_json=json,
-        notes=[_drawn(found), *[pinned(slot) for slot in found.slots if slot.pinned_by], *_floor(found)],
+        notes=_notes(found),
     )
 
 
-def _row(slot: SlotStatus, now: datetime) -> dict[str, Any]:
+def _row(slot: SlotStatus | HeldSlotStatus, now: datetime) -> dict[str, Any]:
     since = slot.opened_at if slot.state == "current" else slot.sealed_at if slot.state == "sealed" else None
+    if isinstance(slot, HeldSlotStatus):
+        stands = {"held": slot.held, "needed": slot.needed}
+    else:
+        stands = {
+            "waiting": slot.waiting,
+            "running": slot.running,
+            "ended": slot.terminal,
+            "failed": slot.failed,
+        }
     return {
         "slot": slot.slot,
         "generation": slot.generation,
         "state": slot.state,
-        "waiting": slot.waiting,
-        "running": slot.running,
-        "ended": slot.terminal,
-        "failed": slot.failed,
+        **stands,
         "MB": slot.bytes / 1_000_000,
         "for": None if since is None else str(timedelta(seconds=max(0, int((now - since).total_seconds())))),
     }
+
+
+def _notes(found: RingStatus | HeldRingStatus) -> list[str]:
+    if isinstance(found, HeldRingStatus):
+        return [_drawn(found)]
+    return [_drawn(found), *[pinned(slot) for slot in found.slots if slot.pinned_by], *_floor(found)]
 
 
 def _floor(found: RingStatus) -> list[str]:
@@ -63,13 +77,15 @@ def _floor(found: RingStatus) -> list[str]:
     ]
 
 
-def _drawn(found: RingStatus) -> str:
+def _drawn(found: RingStatus | HeldRingStatus) -> str:
     """Draw a character a slot."""
     signs = {"current": ">", "empty": "."}
-    drawn = "".join(
-        signs.get(slot.state, "#" if slot.waiting or slot.running else "o") for slot in found.slots
-    )
+    drawn = "".join(signs.get(slot.state, "#" if _in_use(slot) else "o") for slot in found.slots)
     return f"[{drawn}]  > current, # sealed and in use, o sealed and to be reclaimed, . empty"
+
+
+def _in_use(slot: SlotStatus | HeldSlotStatus) -> int:
+    return slot.needed if isinstance(slot, HeldSlotStatus) else slot.waiting + slot.running
 
 
 def show(

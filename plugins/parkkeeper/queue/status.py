@@ -11,13 +11,15 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row, namedtuple_row
 
-from parkkeeper.database import retried, statements, transaction, without_rows
+from parkkeeper.database import Statements, retried, statements, transaction, without_rows
+from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring
 from parkkeeper.queue.arguments import whole_number
 from parkkeeper.queue.errors import UnknownJob
 
 _SQL = statements("queue/status")
+_HELD = {"claim": statements("queue/claim_ring"), "lease": statements("queue/lease_ring")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,40 @@ class RingStatus:
     floor: list[SegmentStatus]
 
 
+@dataclass(frozen=True, slots=True)
+class HeldSlotStatus:
+    """One slot of the claim ring or of the lease ring; `state` and `bytes` as in :class:`SlotStatus`.
+
+    Attributes
+    ----------
+    held
+        Claims that were made in it, or leases.
+    needed
+        Those of them that are open: claims that have not ended, which pin it once it is sealed; or leases of batches
+        with such a claim, which a prune moves to the current slot.
+    """
+
+    slot: int
+    generation: int | None
+    state: str
+    opened_at: datetime | None
+    sealed_at: datetime | None
+    held: int
+    needed: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRingStatus:
+    """The ring of what workers have in hand, ``claim`` or ``lease``, in one snapshot; slots in their order."""
+
+    ring: str
+    current_slot: int
+    generation: int
+    slot_count: int
+    slots: list[HeldSlotStatus]
+
+
 def ring_status(connection: psycopg.Connection[Any], namespace: Namespace) -> RingStatus:
     """Look at the ring: what stands in each slot, and what pins those that are sealed.
 
@@ -169,6 +205,44 @@ def _slot(cursor: psycopg.Cursor[Any], namespace: Namespace, slot: Any) -> SlotS
         state = "waiting" if use.waiting else "running"
         pinned_by = next(iter(jobs_in_slot(cursor, namespace, state, slot.slot, None, 1)), None)
     return SlotStatus(**slot._asdict(), **use._asdict(), pinned_by=pinned_by)
+
+
+def held_ring_status(connection: psycopg.Connection[Any], namespace: Namespace, which: str) -> HeldRingStatus:
+    """Look at the claim ring or the lease ring, as :func:`ring_status` does at the queue's.
+
+    Parameters
+    ----------
+    which
+        ``"claim"`` or ``"lease"``.
+
+    Raises
+    ------
+    InvalidArgument
+        `which` is neither.
+    TransactionOpen
+        The caller has a transaction open.
+    UnknownNamespace
+        The namespace has no queue.
+    """
+    if which not in _HELD:
+        raise InvalidArgument(f"ring {which!r} is refused: any of {', '.join(_HELD)}")
+    sql = _HELD[which]
+
+    def look() -> HeldRingStatus:
+        with _snapshot(connection, namespace, "held_ring_status", hold=sql) as cursor:
+            state = ring.one_row(cursor, sql.render("state", namespace))
+            slots = cursor.execute(sql.render("slots", namespace)).fetchall()
+            found = [
+                HeldSlotStatus(
+                    **slot._asdict(),
+                    **ring.one_row(cursor, sql.render("in_use", namespace, slot=slot.slot))._asdict(),
+                )
+                for slot in slots
+            ]
+        return HeldRingStatus(which, state.current_slot, state.generation, state.slot_count, found)
+
+    with without_rows(connection, namespace, "queue", "held_ring_status"):
+        return retried(connection, look)
 
 
 def jobs_in_slot(
@@ -237,10 +311,11 @@ def job(connection: psycopg.Connection[Any], namespace: Namespace, job_id: int) 
 
 @contextmanager
 def _snapshot(
-    connection: psycopg.Connection[Any], namespace: Namespace, action: str
+    connection: psycopg.Connection[Any], namespace: Namespace, action: str, *, hold: Statements = _SQL
 ) -> Iterator[psycopg.Cursor[Any]]:
-    """Open a transaction that sees one moment and cannot write."""
+    """Open a transaction that sees one moment, no prune of what `hold` names, and cannot write."""
     with transaction(connection, action), connection.cursor(row_factory=namedtuple_row) as cursor:
-        for name in ("one_snapshot", "hold_prunes", "configure"):
-            cursor.execute(_SQL.render(name, namespace))
+        cursor.execute(_SQL.render("one_snapshot", namespace))
+        cursor.execute(hold.render("hold_prunes", namespace))
+        cursor.execute(_SQL.render("configure", namespace))
         yield cursor

@@ -42,7 +42,7 @@ from parkkeeper.queue.outcomes import (
     RotateOutcome,
 )
 from parkkeeper.queue.settings import NamespaceSettings, QueueSettings
-from parkkeeper.queue.status import JobStatus, RingStatus
+from parkkeeper.queue.status import HeldRingStatus, JobStatus, RingStatus
 
 #: How long a claimed job is its worker's unless the claim says otherwise.
 LEASE = timedelta(minutes=5)
@@ -496,6 +496,10 @@ class QueueStorage:
     def ring_status(self) -> RingStatus:
         """Look at the ring and at what pins it; see :func:`parkkeeper.queue.status.ring_status`."""
         return status.ring_status(self.connection, self.namespace)
+
+    def held_ring_status(self, ring: str) -> HeldRingStatus:
+        """Look at the claim or the lease ring; see :func:`parkkeeper.queue.status.held_ring_status`."""
+        return status.held_ring_status(self.connection, self.namespace, ring)
 
     def job(self, job_id: int) -> JobStatus:
         """Look where a job stands; see :func:`parkkeeper.queue.status.job`."""
