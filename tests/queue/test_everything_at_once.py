@@ -22,6 +22,8 @@ Connect = Callable[..., psycopg.Connection[Any]]
 PRODUCERS, WORKERS = 2, 2
 #: So long may a session wait for one lock, as docs/explanation/lock-order.md says ("Time limits").
 LONGEST_WAIT = timedelta(seconds=5)
+#: So often does the ring turn while a long job runs: its slot is sealed by the first turn, and needed after the second.
+LONG_LAPS = 3
 
 
 class Everything:
@@ -94,6 +96,18 @@ class Everything:
             self.note("snoozed", storage.snooze(claims[:10], datetime.now(UTC)))
             storage.complete(claims[10:])
 
+    def run_long(self) -> None:
+        """Be a worker whose jobs run for laps of the ring, so that they are moved out of their slots meanwhile."""
+        storage = Noted(self, self.open("long runner"))
+        while self.producing and not self.over.wait(0.05):
+            claims = storage.claim("q", 10, lease=timedelta(minutes=10))
+            begun = self.did["queue rotated"]
+            while claims and self.did["queue rotated"] < begun + LONG_LAPS and not self.over.wait(0.05):
+                pass
+            self.note("ran long", storage.extend(claims, timedelta(minutes=20)))
+            storage.fail_many([(claim, "it took too long") for claim in claims[:3]])
+            storage.complete(claims[3:])
+
     def cancel(self) -> None:
         storage, chance = self.open("canceller"), random.Random(8)
         while self.producing and not self.over.wait(0.01):
@@ -109,8 +123,22 @@ class Everything:
             rescue = storage.rescue()
             self.note("rescued", rescue.rescued)
             self.note("failed", rescue.failed)
-            storage.evacuate()
+            evacuated = storage.evacuate()
+            self.note("evacuated", evacuated.waiting)
+            self.note("evacuated while it ran", evacuated.running)
             self.turn(storage, "queue")
+
+    def roll_up(self) -> None:
+        """Fold the ledger while all write to it; now and then doubt it, and count anew."""
+        storage, chance = self.open("roll-up"), random.Random(9)
+        while not self.over.wait(0.05):
+            if chance.random() < 0.05:
+                storage.rebuild_terminal_counters()
+                self.note("rebuilt")
+            outcome = storage.roll_up()
+            assert outcome.trusted
+            self.note("folded", outcome.folded)
+            self.note(f"roll-up {outcome.outcome}")
 
     def turn_what_workers_hold(self) -> None:
         storage = self.open("maintenance of claims")
@@ -158,7 +186,7 @@ class Everything:
         """Let them all go on until every job has ended."""
         self.producing = PRODUCERS
         actions: list[Callable[[], None]] = [self.lose, self.put_off, self.cancel, self.maintain, self.retry]
-        actions += [self.turn_what_workers_hold, self.count, self.watch]
+        actions += [self.turn_what_workers_hold, self.roll_up, self.run_long, self.count, self.watch]
         actions += [lambda seed=seed: self.produce(seed) for seed in range(PRODUCERS)]
         actions += [lambda seed=seed: self.work(100 + seed) for seed in range(WORKERS)]
         with ThreadPoolExecutor(len(actions)) as pool, progress(JOBS) as show:
@@ -245,6 +273,8 @@ def test_each_job_ends_once_whatever_goes_on_beside_it(storage: QueueStorage, co
         "retried",
         "claim pruned",
         "snoozed",
+        "folded",
+        "evacuated while it ran",
     ):
         assert did[what], what
     assert max(everything.waits.values(), default=0.0) < LONGEST_WAIT.total_seconds()
