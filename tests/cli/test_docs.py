@@ -17,6 +17,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [
     "how-to/enqueue-and-work.md",
     "how-to/redrive-failed-jobs.md",
+    "how-to/look-after-the-ring.md",
     "how-to/park-and-unpark.md",
     "how-to/erase-a-subject.md",
     "how-to/write-an-extractor.md",
