@@ -172,7 +172,7 @@ def test_the_ring_is_shown_slot_by_slot(browser: Any, populated: str) -> None:
         (2, 2, "open"),
         (3, None, "empty"),
     ]
-    # In slot 1 four jobs wait or run; the failed one of slot 0 stands on the floor. Slot 2 has no job, only what two dead
+    # In slot 1 four jobs wait or run; the failed one of slot 0 stands on the floor. In slot 2 is what two dead
     # letters left behind.
     assert [slot["jobs"] for slot in slots] == [0, 4, 0, 0]
     assert [slot["bytes"] > 0 for slot in slots] == [False, True, True, False]
