@@ -17,7 +17,7 @@ from parkkeeper.memory.extractors.chunks import Chunks
 TURNS = 5_000
 #: Pages that a statement of a few index probes looks at, with room for a deeper index.
 FEW = 60
-CHANGE = {"scope": "s", "formed": 0, "parked": 0, "erased": 0, "reopened": None}
+CHANGE = {"scope": "s", "formed": 0, "parked": 0, "erased": 0, "reopened": None, "replaced": False}
 
 #: Every turn was claimed, parked, unparked, claimed again and formed, but for the last one, which is parked still.
 PAST = (

@@ -16,7 +16,7 @@ UPDATE {schema}.watermark_formed AS f
    SET formed = f.formed + %(formed)s,
        parked = f.parked + %(parked)s,
        erased = f.erased + %(erased)s,
-       epoch = f.epoch + (%(reopened)s::bigint IS NOT NULL)::integer,
+       epoch = f.epoch + (%(reopened)s::bigint IS NOT NULL OR %(replaced)s)::integer,
        (formed_offset, formed_strict_offset) = (
             SELECT coalesce(first.pending - 1, w.log_offset),
                    coalesce(least(first.pending, first.parked) - 1, w.log_offset)

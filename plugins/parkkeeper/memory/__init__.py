@@ -3,7 +3,13 @@
 Imports no Airflow. ``docs/explanation/memory.md`` and ADR 0002 say what is promised.
 """
 
-from parkkeeper.memory.errors import IdempotencyConflict, InvalidTurn, TurnErased
+from parkkeeper.memory.errors import (
+    IdempotencyConflict,
+    InvalidTurn,
+    RebuildActive,
+    RebuildCancelled,
+    TurnErased,
+)
 from parkkeeper.memory.outcomes import (
     Appended,
     Circuit,
@@ -11,6 +17,8 @@ from parkkeeper.memory.outcomes import (
     FormationOutcome,
     Freshness,
     ParkedTurn,
+    Rebuild,
+    RebuildOutcome,
     Recall,
     RecalledMemory,
     SweepOutcome,
@@ -28,6 +36,10 @@ __all__ = [
     "InvalidTurn",
     "MemoryStore",
     "ParkedTurn",
+    "Rebuild",
+    "RebuildActive",
+    "RebuildCancelled",
+    "RebuildOutcome",
     "Recall",
     "RecalledMemory",
     "SweepOutcome",

@@ -32,6 +32,17 @@ def check_offset(field: str, value: object) -> None:
         raise InvalidArgument(f"{field} is a {type(value).__name__}: a whole number")
 
 
+def check_range(from_offset: int, to_offset: int | None) -> None:
+    """Refuse what is no range of offsets; one that no turn has is not refused here."""
+    for field, offset in (("from_offset", from_offset), ("to_offset", to_offset)):
+        if offset is not None and not (_is_whole(offset) and 0 <= offset < 2**63):
+            raise InvalidArgument(
+                f"{field} {ascii(offset)[:60]} is refused: a whole number, at least 0 and below 2^63"
+            )
+    if to_offset is not None and to_offset < from_offset:
+        raise InvalidArgument(f"to_offset {to_offset} is refused: it is below from_offset {from_offset}")
+
+
 def check_place(after: tuple[str, int] | None) -> None:
     """Refuse what does not say where a page ended."""
     if after is None:

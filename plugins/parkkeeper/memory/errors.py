@@ -16,5 +16,13 @@ class IdempotencyConflict(ParkkeeperError):
     """The idempotency key was used in this scope for another turn; nothing was stored."""
 
 
+class RebuildActive(ParkkeeperError):
+    """The scope has a rebuild that has not ended: another one, or this one in other hands; nothing was done."""
+
+
+class RebuildCancelled(ParkkeeperError):
+    """The rebuild was cancelled while it was worked on; what it had replaced until then stays."""
+
+
 class TurnErased(ParkkeeperError):
     """The turn of this idempotency key was erased: a retry does not bring it back; nothing was stored."""

@@ -171,14 +171,14 @@ class _Batch:
 
     def _settle(self, extraction: Extraction) -> None:
         if self.inquiry.is_canary(extraction.token):
-            self.inquiry.answer(_failure(extraction), extraction.finished_at)
+            self.inquiry.answer(failure(extraction), extraction.finished_at)
             return
         if extraction.token not in self._in_hand:
             return  # it overran, and that is recorded
         claim, deadline = self._in_hand[extraction.token]
         if extraction.finished_at > deadline:
             self._overrun(claim)
-        elif (error := _failure(extraction)) is not None:
+        elif (error := failure(extraction)) is not None:
             self._fail(claim, error)
         else:
             self._form(claim, extraction.memories)
@@ -235,7 +235,7 @@ class _Batch:
             )
 
 
-def _failure(extraction: Extraction) -> ExtractionError | None:
+def failure(extraction: Extraction) -> ExtractionError | None:
     """Return why an extraction came to nothing that can be stored; None when it did not."""
     if extraction.error is not None:
         return _classed(extraction.error)

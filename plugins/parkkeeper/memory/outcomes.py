@@ -5,7 +5,7 @@ See ``docs/explanation/memory.md`` for what each number means and does not mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -168,6 +168,67 @@ class ErasureReceipt:
     deleted: Mapping[str, int]
     residual: Mapping[str, int]
     clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildOutcome:
+    """How far a rebuild is, in turns and since it began, whoever worked on it.
+
+    Attributes
+    ----------
+    rebuilt
+        Turns whose memory is the new extractor's now, among them those that were parked.
+    failed
+        Turns that it could not form: they keep the memory that they had, or stay parked.
+    skipped
+        Offsets that were passed over: turns that are still to be formed, and erased ones. `rebuilt`, `failed` and
+        `skipped` add up to the offsets from the first one to `through_offset`.
+    through_offset
+        All turns up to this offset are done with; one less than the first offset before that.
+    done
+        Whether there is nothing left to do.
+    circuit
+        ``open`` when this call ended because the provider does not answer, else ``closed``.
+    """
+
+    rebuilt: int
+    failed: int
+    skipped: int
+    through_offset: int
+    done: bool
+    circuit: str = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """A rebuild of one scope, as it stands.
+
+    Attributes
+    ----------
+    through_offset
+        All turns from `from_offset` to here are done with.
+    state
+        ``running``: somebody works on it. ``waiting``: whoever calls goes on with it. ``done``, or ``cancelled``.
+    failed_offsets
+        Which turns failed, ascending; the first 1,000.
+    ended_at
+        None while it is running or waiting.
+    """
+
+    scope: str
+    extractor: str
+    version: str
+    from_offset: int
+    to_offset: int
+    through_offset: int
+    state: str
+    rebuilt: int
+    failed: int
+    skipped: int
+    failed_offsets: Sequence[int]
+    started_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

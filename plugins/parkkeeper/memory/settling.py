@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
@@ -33,10 +34,7 @@ def form(session: Session, claim: Claim, extractor: Extractor, memories: Sequenc
         "token": claim.token,
         "extractor": extractor.name,
         "extractor_version": extractor.version,
-        "kinds": [memory.kind for memory in memories],
-        "texts": [memory.text for memory in memories],
-        "search_texts": [_search_text(memory.text) for memory in memories],
-    }
+    } | columns(memories)
 
     def work() -> str:
         with transaction(session.connection, "form_batch"):
@@ -47,6 +45,15 @@ def form(session: Session, claim: Claim, extractor: Extractor, memories: Sequenc
             return FORMED
 
     return retried(session.connection, work)
+
+
+def columns(memories: Sequence[Memory]) -> dict[str, list[Any]]:
+    """Return memories as the parameters with which they are stored."""
+    return {
+        "kinds": [memory.kind for memory in memories],
+        "texts": [memory.text for memory in memories],
+        "search_texts": [_search_text(memory.text) for memory in memories],
+    }
 
 
 def _search_text(text: str) -> str | None:

@@ -10,12 +10,13 @@ import psycopg
 
 from parkkeeper.database import refuse_open_transaction
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import circuit, erasure, formation, log, parking, reading
+from parkkeeper.memory import circuit, erasure, formation, log, parking, reading, rebuild
 from parkkeeper.memory.arguments import (
     check_counts,
     check_offset,
     check_optional_counts,
     check_place,
+    check_range,
     checked_ids,
 )
 from parkkeeper.memory.digests import Digests
@@ -27,6 +28,8 @@ from parkkeeper.memory.outcomes import (
     FormationOutcome,
     Freshness,
     ParkedTurn,
+    Rebuild,
+    RebuildOutcome,
     Recall,
     SweepOutcome,
 )
@@ -178,14 +181,7 @@ class MemoryStore:
         if scope is not None:
             checked_name("scope", scope)
         check_counts(limit=limit, max_attempts=max_attempts, concurrency=concurrency)
-        if not isinstance(turn_budget, timedelta) or turn_budget <= timedelta(0):
-            raise InvalidArgument(f"turn_budget {turn_budget} is refused: a timedelta above zero")
-        if isinstance(extractor, type) or not isinstance(extractor, Extractor):
-            raise InvalidArgument(
-                f"extractor is a {type(extractor).__name__}: it needs name, version and extract(turn); "
-                "parkkeeper.memory.extractors.load returns a shipped one by its name"
-            )
-        key = circuit.Key.of(extractor)
+        key = _checked_extractor(extractor, turn_budget)
         refuse_open_transaction(self.connection, "form_batch")
         with self._session.action("form_batch"):
             return formation.form_batch(
@@ -198,6 +194,80 @@ class MemoryStore:
                 turn_budget=turn_budget,
                 concurrency=concurrency,
             )
+
+    def rebuild(
+        self,
+        scope: str,
+        extractor: Extractor,
+        *,
+        from_offset: int = 0,
+        to_offset: int | None = None,
+        limit: int = 100,
+        turn_budget: timedelta = timedelta(minutes=5),
+        concurrency: int = 1,
+    ) -> RebuildOutcome:
+        """Form turns of `scope` again that are formed or parked, one batch a call: call it until it is `done`.
+
+        The memory that a turn had is found until the new one replaces it, in one transaction. Who calls with the same
+        arguments goes on where the last call stopped, whatever ended that. A turn that fails keeps the memory that it
+        had; an outage ends the call and fails none.
+
+        Parameters
+        ----------
+        scope
+            Whose memory.
+        extractor
+            What makes the new memories: another extractor, or another version of the one before.
+        from_offset, to_offset
+            The range, both included; None is the last turn that there is when the rebuild begins.
+        limit
+            The most turns that this call extracts.
+        turn_budget
+            How long one extraction may take. On overrun the turn failed and the call ends.
+        concurrency
+            How many turns are extracted at once, each in a thread.
+
+        Returns
+        -------
+        RebuildOutcome
+            Figures of the whole rebuild up to now.
+
+        Raises
+        ------
+        RebuildActive
+            The scope has another rebuild that has not ended (see :meth:`cancel_rebuild`), or another session works on
+            this one.
+        RebuildCancelled
+            It was cancelled during the call.
+        """
+        checked_name("scope", scope)
+        check_range(from_offset, to_offset)
+        check_counts(limit=limit, concurrency=concurrency)
+        key = _checked_extractor(extractor, turn_budget)
+        refuse_open_transaction(self.connection, "rebuild")
+        with self._session.action("rebuild"):
+            return rebuild.rebuild(
+                self._session,
+                extractor,
+                key,
+                rebuild.Request(scope, from_offset, to_offset),
+                rebuild.Limits(limit, concurrency, turn_budget),
+            )
+
+    def cancel_rebuild(self, scope: str) -> bool:
+        """End the rebuild of `scope` that has not ended, and tell whether there was one; what it has replaced stays."""
+        checked_name("scope", scope)
+        refuse_open_transaction(self.connection, "cancel_rebuild")
+        with self._session.action("cancel_rebuild"):
+            return rebuild.cancel(self._session, scope)
+
+    def rebuilds(self, scope: str | None = None, *, limit: int = 100) -> list[Rebuild]:
+        """Return rebuilds of `scope` or of all, those that began last in front, and how far each is."""
+        if scope is not None:
+            checked_name("scope", scope)
+        check_counts(limit=limit)
+        with self._session.action("rebuilds"):
+            return rebuild.rebuilds(self._session, scope, limit)
 
     def circuits(self) -> list[Circuit]:
         """Return the circuit of each extractor that ever failed here, by name, version and identity.
@@ -367,3 +437,15 @@ class MemoryStore:
         if self._digests is None:
             self._digests = log.digests(self._session)
         return self._digests
+
+
+def _checked_extractor(extractor: object, turn_budget: object) -> circuit.Key:
+    """Refuse what cannot extract or leaves it no time; return whose circuit it is."""
+    if not isinstance(turn_budget, timedelta) or turn_budget <= timedelta(0):
+        raise InvalidArgument(f"turn_budget {turn_budget} is refused: a timedelta above zero")
+    if isinstance(extractor, type) or not isinstance(extractor, Extractor):
+        raise InvalidArgument(
+            f"extractor is a {type(extractor).__name__}: it needs name, version and extract(turn); "
+            "parkkeeper.memory.extractors.load returns a shipped one by its name"
+        )
+    return circuit.Key.of(extractor)

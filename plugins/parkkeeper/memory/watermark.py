@@ -1,6 +1,7 @@
 """The formed side of the watermark: its lock, and the one function that says how far a scope is formed.
 
-Whatever forms, parks, unparks or erases turns calls :func:`lock` first and :func:`recompute` last, in one transaction.
+Whatever forms, parks, unparks, rebuilds or erases turns calls :func:`lock` first and :func:`recompute` last, in one
+transaction.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ _SQL = statements("memory/watermark")
 class Change:
     """What a transaction did to one scope, as differences of counts.
 
-    `reopened` is the lowest offset that went back to the backlog; `classes` splits `parked` by class of error.
+    `reopened` is the lowest offset that went back to the backlog; `replaced` says that memory of formed turns did not
+    stay what it was; `classes` splits `parked` by class of error.
     """
 
     formed: int = 0
     parked: int = 0
     erased: int = 0
     reopened: int | None = None
+    replaced: bool = False
     classes: Counter[str] = field(default_factory=Counter)
 
     def count_parked(self, error_class: str, number: int) -> None:
@@ -62,5 +65,6 @@ def recompute(session: Session, changes: Mapping[str, Change]) -> None:
                 "parked": change.parked,
                 "erased": change.erased,
                 "reopened": change.reopened,
+                "replaced": change.replaced,
             },
         )
