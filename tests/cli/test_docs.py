@@ -19,6 +19,7 @@ PAGES = [
     "how-to/redrive-failed-jobs.md",
     "how-to/look-after-the-ring.md",
     "how-to/park-and-unpark.md",
+    "how-to/rebuild-a-scope.md",
     "how-to/erase-a-subject.md",
     "how-to/write-an-extractor.md",
     "explanation/migrations.md",

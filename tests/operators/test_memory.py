@@ -11,7 +11,7 @@ from psycopg import sql
 from airflow_env import run_task
 from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
-from parkkeeper.operators import FormationBatchOperator, FreshnessOperator, ParkSweepOperator
+from parkkeeper.operators import FormationBatchOperator, FreshnessOperator, ParkSweepOperator, RebuildOperator
 
 CONTENT = "the words of a customer"
 ERROR = "the provider repeats: " + CONTENT
@@ -224,3 +224,23 @@ def test_refuses_a_bad_argument_and_forms_nothing(
     assert isinstance(ran.error, AirflowFailException)
     assert message in str(ran.error)
     assert store.freshness("a").backlog == 1
+
+
+def test_a_scope_is_rebuilt_in_one_task(store: MemoryStore, migrated: str) -> None:
+    append(store, "a", 3)
+    assert store.form_batch(Refuses(), limit=1, max_attempts=1).parked == 1
+    assert store.form_batch(Refuses(), limit=1, max_attempts=2).failed == 1
+
+    ran = run_task(
+        lambda: RebuildOperator(task_id="rebuild", namespace=migrated, scope="a", to_offset="{{ 0 }}")
+    )
+
+    figures = {"outcome": "rebuilt", "rebuilt": 1, "failed": 0, "skipped": 0, "through_offset": 0}
+    assert (ran.state, ran.xcoms) == ("success", figures)
+    assert store.freshness("a").formed_strict == 0
+
+
+def test_a_rebuild_of_nothing_is_a_noop(migrated: str) -> None:
+    ran = run_task(lambda: RebuildOperator(task_id="rebuild", namespace=migrated, scope="a"))
+    figures = {"outcome": "noop", "rebuilt": 0, "failed": 0, "skipped": 0, "through_offset": -1}
+    assert (ran.state, ran.xcoms) == ("success", figures)

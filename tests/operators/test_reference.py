@@ -31,7 +31,7 @@ def section(operator: str) -> str:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_reference_is_true(migrated: str, name: str) -> None:
     operator: type[ParkkeeperOperator] = getattr(operators, name)
-    more = {"family": "queue"} if name == "MigrateOperator" else {}
+    more = {"MigrateOperator": {"family": "queue"}, "RebuildOperator": {"scope": "s"}}.get(name, {})
     ran = run_task(lambda: operator(task_id="task", namespace=migrated, **more))
 
     text = section(name)

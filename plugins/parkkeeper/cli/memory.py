@@ -7,13 +7,23 @@ from typing import Annotated
 
 import typer
 
+from parkkeeper.cli import memory_upkeep
 from parkkeeper.cli.lines import opened
 from parkkeeper.cli.loading import load
+from parkkeeper.cli.memory_upkeep import (
+    Concurrency,
+    ExtractorName,
+    Model,
+    OptionalScope,
+    Scope,
+    TurnBudget,
+    extractor_of,
+)
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
 from parkkeeper.cli.output import emit
-from parkkeeper.cli.parsing import attribute, duration
+from parkkeeper.cli.parsing import duration
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import MemoryStore, extractors
+from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.turns import ON_INVALID
 
 app = typer.Typer(
@@ -21,10 +31,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Scope = Annotated[
-    str, typer.Option("--scope", "-s", metavar="SCOPE", help="Whose memory: a user, a tenant, a room.")
-]
-OptionalScope = Annotated[str | None, typer.Option("--scope", "-s", metavar="SCOPE", help="Only this scope.")]
 Ids = Annotated[
     list[int] | None,
     typer.Option("--id", metavar="ID", help="Only this observation_id; may be given several times."),
@@ -68,29 +74,12 @@ def append(
 def form(
     namespace: NamespaceName,
     scope: OptionalScope = None,
-    extractor: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="chunks, llm, another that is installed, or module:attribute for one of your own.",
-        ),
-    ] = "chunks",
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="The model that llm asks. [default: PARKKEEPER_LLM_MODEL]"),
-    ] = None,
+    extractor: ExtractorName = "chunks",
+    model: Model = None,
     limit: Annotated[int, typer.Option(metavar="TURNS", help="At most so many turns.")] = 100,
     max_attempts: Annotated[int, typer.Option(help="Park a turn when so many attempts have failed.")] = 6,
-    turn_budget: Annotated[
-        timedelta,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
-            show_default=False,
-            help="How long one turn may take. [default: 5m]",
-        ),
-    ] = timedelta(minutes=5),
-    concurrency: Annotated[int, typer.Option(metavar="TURNS", help="How many turns at once.")] = 1,
+    turn_budget: TurnBudget = timedelta(minutes=5),
+    concurrency: Concurrency = 1,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
@@ -101,7 +90,7 @@ def form(
 
     Example: `parkkeeper memory form -n support --limit 500`
     """
-    found = _extractor(extractor, model)
+    found = extractor_of(extractor, model)
     with ready(dsn, namespace, "memory") as (connection, space):
         outcome = MemoryStore(connection, space).form_batch(
             found,
@@ -114,13 +103,6 @@ def form(
     waits = outcome.circuit == "open"
     notes = ["The provider does not answer: see `parkkeeper memory circuit`."] if waits else []
     emit(outcome, as_json=json, notes=notes)
-
-
-def _extractor(name: str, model: str | None) -> extractors.Extractor:
-    arguments = {} if model is None else {"model": model}
-    if ":" not in name:
-        return extractors.load(name, **arguments)
-    return extractors.made(name, attribute("--extractor", name), **arguments)
 
 
 @app.command()
@@ -322,3 +304,6 @@ def recall(
     if reach.parked:
         notes.append(f"{reach.parked} turns are parked and not in this memory.")
     emit(shown, as_json=False, empty="nothing found", notes=notes)
+
+
+memory_upkeep.register(app)

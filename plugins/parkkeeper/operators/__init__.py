@@ -1,7 +1,12 @@
 """Airflow operators: each validates its arguments, calls the core, and returns figures that become XComs."""
 
 from parkkeeper.operators.base import ParkkeeperOperator, TaskKilled
-from parkkeeper.operators.memory import FormationBatchOperator, FreshnessOperator, ParkSweepOperator
+from parkkeeper.operators.memory import (
+    FormationBatchOperator,
+    FreshnessOperator,
+    ParkSweepOperator,
+    RebuildOperator,
+)
 from parkkeeper.operators.migrate import MigrateOperator
 from parkkeeper.operators.queue import (
     PruneWithCarryOperator,
@@ -19,6 +24,7 @@ __all__ = [
     "ParkkeeperOperator",
     "PruneWithCarryOperator",
     "PurgeDeadLettersOperator",
+    "RebuildOperator",
     "RescueOperator",
     "RollupCountsOperator",
     "RotateRingOperator",

@@ -29,6 +29,18 @@ def _totals(connection: psycopg.Connection[Any], namespace: Namespace) -> dict[s
     return row
 
 
+def _extractor(name: str, llm_conn_id: Any) -> Extractor:
+    conn_id = arguments.optional_text(llm_conn_id)
+    if conn_id is None:
+        return load(name)
+    if name != "llm":
+        raise InvalidArgument(f"llm_conn_id is refused: extractor {name!r} has no use for it")
+    # Here and not above: the hook's imports would double what a DAG file takes to parse.
+    from parkkeeper.hooks.llm import llm_extractor
+
+    return llm_extractor(conn_id)
+
+
 class FormationBatchOperator(ParkkeeperOperator):
     """Form one batch of the turns that are due.
 
@@ -94,7 +106,7 @@ class FormationBatchOperator(ParkkeeperOperator):
 
     def prepare(self, namespace: Namespace) -> Work:
         """Validate the arguments and return the batch."""
-        extractor = self._extractor()
+        extractor = _extractor(self.extractor, self.llm_conn_id)
         options: dict[str, Any] = {
             "scope": arguments.optional_text(self.scope),
             "limit": arguments.whole("limit", self.limit, 1),
@@ -122,17 +134,6 @@ class FormationBatchOperator(ParkkeeperOperator):
 
         return work
 
-    def _extractor(self) -> Extractor:
-        conn_id = arguments.optional_text(self.llm_conn_id)
-        if conn_id is None:
-            return load(self.extractor)
-        if self.extractor != "llm":
-            raise InvalidArgument(f"llm_conn_id is refused: extractor {self.extractor!r} has no use for it")
-        # Here and not above: the hook's imports would double what a DAG file takes to parse.
-        from parkkeeper.hooks.llm import llm_extractor
-
-        return llm_extractor(conn_id)
-
 
 class ParkSweepOperator(ParkkeeperOperator):
     """Park what has spent its attempts, hand back expired claims, unpark what the provider was to blame for.
@@ -159,6 +160,99 @@ class ParkSweepOperator(ParkkeeperOperator):
                 "backlog": _totals(connection, namespace)["backlog"],
                 "unparked": done.unparked,
                 "claims_returned": done.claims_returned,
+            }
+
+        return work
+
+
+class RebuildOperator(ParkkeeperOperator):
+    """Form the turns of a scope again with another extractor, batch after batch until it is done.
+
+    A task that is killed, or whose database fails, goes on where it was when it is tried again with the same
+    arguments.
+
+    `outcome` is ``rebuilt`` when the range is done with, ``circuit_open`` when the provider does not answer, ``noop``
+    when there is nothing in the range. Further figures, of the whole rebuild: `rebuilt`, `failed`, `skipped`,
+    `through_offset`.
+
+    Parameters
+    ----------
+    scope
+        Whose memory.
+    extractor
+        The name of an extractor: ``chunks``, ``llm``, or another that an installed distribution registers.
+    llm_conn_id
+        For the extractor ``llm``: see :class:`FormationBatchOperator`.
+    from_offset
+        The first turn.
+    to_offset
+        The last turn; None: the last there is when the rebuild begins.
+    turn_budget
+        How long one extraction may take: a timedelta or seconds.
+    concurrency
+        How many extractions run at once.
+    """
+
+    template_fields: Sequence[str] = (
+        *ParkkeeperOperator.template_fields,
+        "scope",
+        "extractor",
+        "llm_conn_id",
+        "from_offset",
+        "to_offset",
+        "turn_budget",
+        "concurrency",
+    )
+    outcomes = ("rebuilt", "circuit_open", "noop")
+    requires = "memory"
+
+    def __init__(
+        self,
+        *,
+        scope: str,
+        extractor: str = "chunks",
+        llm_conn_id: str | None = None,
+        from_offset: int | str = 0,
+        to_offset: int | str | None = None,
+        turn_budget: timedelta | float | str = timedelta(minutes=5),
+        concurrency: int | str = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.scope = scope
+        self.extractor = extractor
+        self.llm_conn_id = llm_conn_id
+        self.from_offset = from_offset
+        self.to_offset = to_offset
+        self.turn_budget = turn_budget
+        self.concurrency = concurrency
+
+    def prepare(self, namespace: Namespace) -> Work:
+        """Validate the arguments and return the rebuild."""
+        extractor = _extractor(self.extractor, self.llm_conn_id)
+        concurrency = arguments.whole("concurrency", self.concurrency, 1)
+        options: dict[str, Any] = {
+            "from_offset": arguments.whole("from_offset", self.from_offset, 0),
+            "to_offset": arguments.optional_whole("to_offset", self.to_offset, 0),
+            "turn_budget": arguments.duration("turn_budget", self.turn_budget),
+            "concurrency": concurrency,
+            "limit": max(100, concurrency),
+        }
+
+        def work(connection: psycopg.Connection[Any]) -> Figures:
+            store = MemoryStore(connection, namespace)
+            while True:
+                done = store.rebuild(self.scope, extractor, **options)
+                if done.done or done.circuit == "open":
+                    break
+                self.log.info("Scope %s: rebuilt through offset %d", self.scope, done.through_offset)
+            nothing = done.done and not (done.rebuilt or done.failed or done.skipped)
+            return {
+                "outcome": "circuit_open" if not done.done else "noop" if nothing else "rebuilt",
+                "rebuilt": done.rebuilt,
+                "failed": done.failed,
+                "skipped": done.skipped,
+                "through_offset": done.through_offset,
             }
 
         return work

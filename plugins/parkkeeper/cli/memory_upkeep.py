@@ -1,0 +1,144 @@
+"""``parkkeeper memory ...``, the other half: what is done to a memory as a whole, and now and then."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
+from parkkeeper.cli.output import emit
+from parkkeeper.cli.parsing import attribute, duration
+from parkkeeper.cli.status import progress_bar
+from parkkeeper.memory import MemoryStore, RebuildOutcome, extractors
+
+Scope = Annotated[
+    str, typer.Option("--scope", "-s", metavar="SCOPE", help="Whose memory: a user, a tenant, a room.")
+]
+OptionalScope = Annotated[str | None, typer.Option("--scope", "-s", metavar="SCOPE", help="Only this scope.")]
+ExtractorName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="chunks, llm, another that is installed, or module:attribute for one of your own.",
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="The model that llm asks. [default: PARKKEEPER_LLM_MODEL]"),
+]
+TurnBudget = Annotated[
+    timedelta,
+    typer.Option(
+        parser=duration,
+        metavar="DURATION",
+        show_default=False,
+        help="How long one turn may take. [default: 5m]",
+    ),
+]
+Concurrency = Annotated[int, typer.Option(metavar="TURNS", help="How many turns at once.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to those of the memory."""
+    for command in (rebuild, rebuilds):
+        app.command()(command)
+
+
+def extractor_of(name: str, model: str | None) -> extractors.Extractor:
+    """Return the extractor that a command line names."""
+    arguments = {} if model is None else {"model": model}
+    if ":" not in name:
+        return extractors.load(name, **arguments)
+    return extractors.made(name, attribute("--extractor", name), **arguments)
+
+
+def rebuild(
+    namespace: NamespaceName,
+    scope: Scope,
+    extractor: ExtractorName = "chunks",
+    model: Model = None,
+    from_offset: Annotated[int, typer.Option(metavar="OFFSET", help="The first turn.")] = 0,
+    to_offset: Annotated[
+        int | None, typer.Option(metavar="OFFSET", help="The last turn. [default: the last there is]")
+    ] = None,
+    turn_budget: TurnBudget = timedelta(minutes=5),
+    concurrency: Concurrency = 1,
+    cancel: Annotated[
+        bool,
+        typer.Option("--cancel", help="End the scope's rebuild that has not ended; what it has done stays."),
+    ] = False,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Form the turns of a scope again, parked ones too, with another extractor or another version of it.
+
+    What a turn had is found until the new memory replaces it. When this is ended half-way, the same command goes on
+    where it stopped. A turn that fails keeps what it had. Exit code 1 when the provider does not answer.
+
+    Example: `parkkeeper memory rebuild -n support -s ada --extractor llm`
+    """
+    if cancel:
+        with ready(dsn, namespace, "memory") as (connection, space):
+            emit({"cancelled": MemoryStore(connection, space).cancel_rebuild(scope)}, as_json=json)
+        return
+    found = extractor_of(extractor, model)
+    with ready(dsn, namespace, "memory") as (connection, space):
+        outcome = _rebuilt(
+            MemoryStore(connection, space), scope, found, from_offset, to_offset, turn_budget, concurrency
+        )
+    waits = outcome.circuit == "open"
+    notes = (
+        ["The provider does not answer: see `parkkeeper memory circuit`, and go on later."] if waits else []
+    )
+    if outcome.failed:
+        notes.append("Turns that failed keep what they had: see `parkkeeper memory rebuilds`.")
+    emit(outcome, as_json=json, notes=notes)
+    if waits:
+        raise typer.Exit(1)
+
+
+def _rebuilt(
+    store: MemoryStore,
+    scope: str,
+    extractor: extractors.Extractor,
+    from_offset: int,
+    to_offset: int | None,
+    turn_budget: timedelta,
+    concurrency: int,
+) -> RebuildOutcome:
+    """Rebuild batch after batch, until it is done or the provider does not answer."""
+    stored = store.freshness(scope).stored
+    last = stored - 1 if to_offset is None else min(to_offset, stored - 1)
+    with progress_bar() as progress:
+        task = progress.add_task("turns", total=max(last - from_offset + 1, 0))
+        while True:
+            outcome = store.rebuild(
+                scope,
+                extractor,
+                from_offset=from_offset,
+                to_offset=to_offset,
+                limit=max(20, concurrency),  # so that the bar moves
+                turn_budget=turn_budget,
+                concurrency=concurrency,
+            )
+            progress.update(task, completed=outcome.through_offset - from_offset + 1)
+            if outcome.done or outcome.circuit == "open":
+                return outcome
+
+
+def rebuilds(
+    namespace: NamespaceName,
+    scope: OptionalScope = None,
+    limit: Annotated[int, typer.Option(metavar="REBUILDS", help="At most so many.")] = 20,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Show how far each rebuild is, those that began last in front.
+
+    Example: `parkkeeper memory rebuilds -n support`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        found = MemoryStore(connection, space).rebuilds(scope, limit=limit)
+    emit(found, as_json=json, empty="no rebuilds")

@@ -1,0 +1,65 @@
+"""The commands that are about a memory as a whole: what they print, and what they leave in the namespace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+EXTRACTORS = """
+from parkkeeper.memory.extractors import ExtractionError, Memory
+
+class Shouting:
+    name, version = "shouting", "1"
+
+    def extract(self, turn):
+        return [Memory(message["content"].upper()) for message in turn.messages]
+
+class Down(Shouting):
+    def extract(self, turn):
+        raise ExtractionError("unavailable")
+"""
+
+
+@pytest.fixture
+def formed(run, support: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A namespace in which three turns of scope ada are formed."""
+    (tmp_path / "other_extractors.py").write_text(EXTRACTORS)
+    monkeypatch.chdir(tmp_path)
+    turns = "".join(
+        json.dumps({"scope": "ada", "messages": [{"role": "user", "content": f"word {number}"}]}) + "\n"
+        for number in range(3)
+    )
+    assert run("memory", "append", "-n", support, stdin=turns).code == 0
+    assert run("memory", "form", "-n", support).code == 0
+    return support
+
+
+def test_a_rebuild_replaces_the_memory_and_is_listed(run, formed: str) -> None:
+    rebuild = ("memory", "rebuild", "-n", formed, "-s", "ada", "--extractor", "other_extractors:Shouting")
+    assert run(*rebuild, "--json").json == {
+        "rebuilt": 3,
+        "failed": 0,
+        "skipped": 0,
+        "through_offset": 2,
+        "done": True,
+        "circuit": "closed",
+    }
+    found = run("memory", "recall", "-n", formed, "-s", "ada", "word", "--json").json["memories"]
+    assert {memory["text"] for memory in found} == {"WORD 0", "WORD 1", "WORD 2"}
+    (listed,) = run("memory", "rebuilds", "-n", formed, "--json").json
+    assert (listed["state"], listed["rebuilt"], listed["failed_offsets"]) == ("done", 3, [])
+
+
+def test_a_rebuild_whose_provider_does_not_answer_ends_and_can_be_cancelled(run, formed: str) -> None:
+    rebuild = ("memory", "rebuild", "-n", formed, "-s", "ada", "--extractor", "other_extractors:Down")
+    stopped = run(*rebuild)
+    assert (stopped.code, "The provider does not answer" in stopped.out) == (1, True)
+    other = run("memory", "rebuild", "-n", formed, "-s", "ada").failed(1)
+    assert "scope ada has a rebuild with shouting 1" in other
+    assert run("memory", "rebuild", "-n", formed, "-s", "ada", "--cancel", "--json").json == {
+        "cancelled": True
+    }
+    assert run("memory", "rebuild", "-n", formed, "-s", "ada").code == 0
+    assert run("memory", "rebuilds", "-n", formed, "-s", "bob").out == "no rebuilds\n"
