@@ -63,3 +63,19 @@ def test_a_rebuild_whose_provider_does_not_answer_ends_and_can_be_cancelled(run,
     }
     assert run("memory", "rebuild", "-n", formed, "-s", "ada").code == 0
     assert run("memory", "rebuilds", "-n", formed, "-s", "bob").out == "no rebuilds\n"
+
+
+def test_expiring_and_dropping_print_the_receipt(run, formed: str) -> None:
+    young = run(
+        "memory", "expire", "-n", formed, "--older-than", "1d", "--reason", "retention", "--json"
+    ).json
+    assert (young["deleted"]["observation"], young["clean"]) == (0, True)
+    dropped = run("memory", "drop", "-n", formed, "-s", "ada", "--reason", "account_closed", "--json").json
+    assert (dropped["deleted"]["observation"], dropped["residual"], dropped["clean"]) == (
+        3,
+        {"observation": 0},
+        True,
+    )
+    assert "reason is refused" in run("memory", "drop", "-n", formed, "-s", "ada", "--reason", "A b").failed(
+        2
+    )

@@ -57,3 +57,56 @@ SELECT 'observation', count(*) FROM {schema}.observation WHERE observation_id = 
 INSERT INTO {schema}.erasure_request (reason, scope, subject_digest, by_ids, erased_at, deleted, residual, clean)
 VALUES (%(reason)s, %(scope)s, %(subject_digest)s, %(by_ids)s, clock_timestamp(), %(deleted)s, %(residual)s, %(clean)s)
 RETURNING request_id
+
+-- name: cutoff
+-- By the database's clock, once for the whole expiry.
+SELECT clock_timestamp() - %(older_than)s AS before
+
+-- name: expired
+-- The next of those that were stored before, behind the last step's.
+SELECT observation_id, scope, ingested_at, log_offset
+  FROM {schema}.observation
+ WHERE ingested_at < %(before)s
+   AND (ingested_at, observation_id) > (%(after)s::timestamptz, %(after_id)s)
+ ORDER BY ingested_at, observation_id
+ LIMIT %(limit)s
+
+-- name: last_offset
+SELECT log_offset FROM {schema}.watermark WHERE scope = %(scope)s
+
+-- name: of_scope
+-- The next of a scope's turns, up to the last one that there was when the scope began to be dropped.
+SELECT observation_id, scope, ingested_at, log_offset
+  FROM {schema}.observation
+ WHERE scope = %(scope)s
+   AND log_offset > %(after_offset)s
+   AND log_offset <= %(last_offset)s
+ ORDER BY log_offset
+ LIMIT %(limit)s
+
+-- name: open_receipt
+INSERT INTO {schema}.erasure_request
+       (action, reason, scope, ingested_before, by_ids, erased_at, deleted, residual, clean)
+VALUES (%(action)s::{schema}.erasure_action, %(reason)s, %(scope)s, %(before)s, false, clock_timestamp(), %(deleted)s,
+        jsonb_build_object(), false)
+RETURNING request_id
+
+-- name: add_to_receipt
+UPDATE {schema}.erasure_request
+   SET erased_at = clock_timestamp(), deleted = %(deleted)s
+ WHERE request_id = %(request_id)s
+
+-- name: close_receipt
+UPDATE {schema}.erasure_request
+   SET erased_at = clock_timestamp(), residual = %(residual)s, clean = %(clean)s
+ WHERE request_id = %(request_id)s
+
+-- name: left_of_age
+SELECT count(*) AS number FROM {schema}.observation WHERE ingested_at < %(before)s
+
+-- name: left_of_scope
+SELECT count(*) AS number FROM {schema}.observation WHERE scope = %(scope)s
+
+-- name: forget_scope
+-- What is kept about a scope beside its numbers.
+DELETE FROM {schema}.rebuild WHERE scope = %(scope)s

@@ -15,9 +15,11 @@ from parkkeeper.cli.memory_upkeep import (
     ExtractorName,
     Model,
     OptionalScope,
+    Reason,
     Scope,
     TurnBudget,
     extractor_of,
+    show_receipt,
 )
 from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
 from parkkeeper.cli.output import emit
@@ -239,12 +241,7 @@ def circuit(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> No
 @app.command()
 def erase(
     namespace: NamespaceName,
-    reason: Annotated[
-        str,
-        typer.Option(
-            metavar="CODE", help="Kept with the receipt: a code such as subject_request, no sentence."
-        ),
-    ],
+    reason: Reason,
     scope: OptionalScope = None,
     subject: Annotated[
         str | None, typer.Option(metavar="SUBJECT", help="Only turns with this person's words.")
@@ -263,9 +260,7 @@ def erase(
         receipt = MemoryStore(connection, space).erase(
             scope=scope, subject=subject, observation_ids=ids, reason=reason
         )
-    emit(receipt, as_json=json)
-    if not receipt.clean:
-        raise typer.Exit(1)
+    show_receipt(receipt, json)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
 from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import attribute, duration
 from parkkeeper.cli.status import progress_bar
-from parkkeeper.memory import MemoryStore, RebuildOutcome, extractors
+from parkkeeper.memory import ErasureReceipt, MemoryStore, RebuildOutcome, extractors
 
 Scope = Annotated[
     str, typer.Option("--scope", "-s", metavar="SCOPE", help="Whose memory: a user, a tenant, a room.")
@@ -28,6 +28,10 @@ Model = Annotated[
     str | None,
     typer.Option(metavar="MODEL", help="The model that llm asks. [default: PARKKEEPER_LLM_MODEL]"),
 ]
+Reason = Annotated[
+    str,
+    typer.Option(metavar="CODE", help="Kept with the receipt: a code such as subject_request, no sentence."),
+]
 TurnBudget = Annotated[
     timedelta,
     typer.Option(
@@ -42,7 +46,7 @@ Concurrency = Annotated[int, typer.Option(metavar="TURNS", help="How many turns 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to those of the memory."""
-    for command in (rebuild, rebuilds):
+    for command in (rebuild, rebuilds, expire, drop):
         app.command()(command)
 
 
@@ -142,3 +146,52 @@ def rebuilds(
     with ready(dsn, namespace, "memory") as (connection, space):
         found = MemoryStore(connection, space).rebuilds(scope, limit=limit)
     emit(found, as_json=json, empty="no rebuilds")
+
+
+def expire(
+    namespace: NamespaceName,
+    older_than: Annotated[
+        timedelta,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="Turns that were stored longer ago than this, e.g. 365d; when they were said does not count.",
+        ),
+    ],
+    reason: Reason,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Erase turns of all scopes by their age, and all that was made of them, for good.
+
+    Prints the receipt. It goes on in steps: when it is ended half-way, the same command does the rest, under a receipt
+    of its own. Exit code 1 when something was left (`clean` is no).
+
+    Example: `parkkeeper memory expire -n support --older-than 365d --reason retention`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        show_receipt(MemoryStore(connection, space).expire(older_than, reason=reason), json)
+
+
+def drop(
+    namespace: NamespaceName,
+    scope: Scope,
+    reason: Reason,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Erase a whole scope, however large, for good: its turns, all that was made of them, what was set for it.
+
+    Its offsets stay assigned. Prints the receipt; exit code 1 when something was appended meanwhile (`clean` is no).
+
+    Example: `parkkeeper memory drop -n support -s ada --reason account_closed`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        show_receipt(MemoryStore(connection, space).drop(scope, reason=reason), json)
+
+
+def show_receipt(receipt: ErasureReceipt, as_json: bool) -> None:
+    """Print what an erasure did; something left is exit code 1."""
+    emit(receipt, as_json=as_json)
+    if not receipt.clean:
+        raise typer.Exit(1)

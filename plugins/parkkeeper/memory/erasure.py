@@ -51,10 +51,7 @@ def erase(
             # Again under the locks: what was appended to these scopes meanwhile goes too; the locks of further scopes
             # would come out of order, so a turn there is left, and the receipt says so.
             ids = [row.observation_id for row in _matching(session, where) if row.scope in scopes]
-            changes = _changes(session, ids)
-            deleted = _delete(session, ids)
-            if changes:
-                watermark.recompute(session, changes)
+            deleted = delete(session, ids)
             residual = _residual(session, where, ids)
             clean = not any(residual.values())
             row = session.execute(
@@ -75,6 +72,17 @@ def erase(
     return retried(session.connection, work)
 
 
+def delete(session: Session, ids: list[int]) -> dict[str, int]:
+    """Delete turns and all that came of them, under the locks of their scopes; return how many rows of each kind."""
+    changes = _changes(session, ids)
+    counts = dict.fromkeys(KINDS, 0)
+    for name in ("delete_derived", "delete_source"):
+        counts |= {row.kind: row.number for row in session.execute(_SQL, name, {"observation_ids": ids})}
+    if changes:
+        watermark.recompute(session, changes)
+    return counts
+
+
 def _matching(session: Session, where: dict[str, Any]) -> list[Any]:
     return session.execute(_SQL, "matching", where, prepare=False).fetchall()
 
@@ -89,14 +97,6 @@ def _changes(session: Session, ids: list[int]) -> dict[str, watermark.Change]:
         if row.parked_class is not None:
             change.count_parked(row.parked_class, -1)
     return changes
-
-
-def _delete(session: Session, ids: list[int]) -> dict[str, int]:
-    """Delete derived rows, then their source; return how many of each kind."""
-    counts = dict.fromkeys(KINDS, 0)
-    for name in ("delete_derived", "delete_source"):
-        counts |= {row.kind: row.number for row in session.execute(_SQL, name, {"observation_ids": ids})}
-    return counts
 
 
 def _residual(session: Session, where: dict[str, Any], ids: list[int]) -> dict[str, int]:

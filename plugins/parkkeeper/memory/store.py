@@ -10,7 +10,7 @@ import psycopg
 
 from parkkeeper.database import refuse_open_transaction
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import circuit, erasure, formation, log, parking, reading, rebuild
+from parkkeeper.memory import circuit, erasure, expiry, formation, log, parking, reading, rebuild
 from parkkeeper.memory.arguments import (
     check_counts,
     check_offset,
@@ -404,6 +404,42 @@ class MemoryStore:
                 observation_ids=ids,
                 reason=reason,
             )
+
+    def expire(self, older_than: timedelta, *, reason: str) -> ErasureReceipt:
+        """Erase turns that were stored longer ago than `older_than`, of all scopes, the oldest first.
+
+        Each step of up to 1,000 turns is a transaction, in which the receipt takes in what it deletes: one that is cut
+        short has deleted what its receipt says, and is not `clean`.
+
+        Parameters
+        ----------
+        older_than
+            Counted from when a turn was stored, not from when it was said, by the database's clock.
+        reason
+            A code such as ``retention``, as for :meth:`erase`.
+        """
+        expiry.check_age(older_than)
+        erasure.check_reason(reason)
+        with self._session.action("expire"):
+            return expiry.expire(self._session, older_than, reason)
+
+    def drop(self, scope: str, *, reason: str) -> ErasureReceipt:
+        """Erase all turns of `scope`, in steps as :meth:`expire` does, and what is kept about it beside its numbers.
+
+        Its offsets stay assigned and count as erased, and a later append goes on behind them. What is appended while
+        this runs stays, and the receipt says so.
+
+        Parameters
+        ----------
+        scope
+            Whose memory.
+        reason
+            A code such as ``account_closed``, as for :meth:`erase`.
+        """
+        checked_name("scope", scope)
+        erasure.check_reason(reason)
+        with self._session.action("drop"):
+            return expiry.drop(self._session, scope, reason)
 
     def recall(self, scope: str, query: str, *, limit: int = 10) -> Recall:
         """Find memories of `scope` that hold any word of `query`, best first, and how far the memory reaches.
