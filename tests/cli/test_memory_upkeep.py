@@ -79,3 +79,25 @@ def test_expiring_and_dropping_print_the_receipt(run, formed: str) -> None:
     assert "reason is refused" in run("memory", "drop", "-n", formed, "-s", "ada", "--reason", "A b").failed(
         2
     )
+
+
+def test_pauses_and_caps_are_set_shown_and_taken_away(run, formed: str) -> None:
+    assert run("memory", "pause", "-n", formed).failed(2).startswith("scope and extractor: give one of them")
+    paused = run("memory", "pause", "-n", formed, "-s", "ada", "--json").json
+    assert [scope["scope"] for scope in paused["scopes"] if scope["paused_at"]] == ["ada"]
+    assert run("memory", "freshness", "-n", formed, "-s", "ada", "--json").json["paused_at"] is not None
+    assert list(
+        run("memory", "pause", "-n", formed, "--extractor", "llm", "--json").json["paused_extractors"]
+    ) == ["llm"]
+    assert "FormationPaused" not in run("memory", "rebuild", "-n", formed, "-s", "ada").failed(1)
+    run("memory", "resume", "-n", formed, "-s", "ada")
+    run("memory", "resume", "-n", formed, "--extractor", "llm")
+    assert run("memory", "cap", "-n", formed, "--turns", "5", "--json").json["backlog_cap"] == 5
+    run("memory", "cap", "-n", formed, "-s", "ada", "--turns", "1")
+    turn = json.dumps({"scope": "ada", "messages": [{"role": "user", "content": "rosebud"}]}) + "\n"
+    refused = run("memory", "append", "-n", formed, stdin=turn * 2).failed(1)
+    assert "over its cap of 1" in refused and "rosebud" not in refused
+    run("memory", "cap", "-n", formed, "-s", "ada")
+    run("memory", "cap", "-n", formed)
+    nothing = {"backlog_cap": None, "scopes": [], "paused_extractors": {}}
+    assert run("memory", "settings", "-n", formed, "--json").json == nothing

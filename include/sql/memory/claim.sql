@@ -1,7 +1,7 @@
 -- Taking turns for formation and giving them back.
 
 -- name: due_scopes
--- Scopes with a turn that may be claimed now, in random order, so that in the long run none waits behind another. One
+-- Scopes with a turn that may be claimed now and that are not paused, in random order, so that in the long run none waits behind another. One
 -- index probe a scope, however many turns it holds.
 WITH RECURSIVE head AS (
     (SELECT o.scope, o.next_attempt_at
@@ -23,6 +23,9 @@ WITH RECURSIVE head AS (
 SELECT scope
   FROM head
  WHERE next_attempt_at <= now()
+   AND NOT EXISTS (
+        SELECT FROM {schema}.scope_setting AS s WHERE s.scope = head.scope AND s.paused_at IS NOT NULL
+       )
  ORDER BY random()
  LIMIT %(limit)s
 
@@ -32,7 +35,7 @@ SELECT scope
 -- as well. A turn that has had its attempts is returned without its content and left as it is: it is to be parked, under
 -- locks that come before this one. A batch goes on behind its last turn of the scope (`after`): while an old snapshot is
 -- open the entries of all turns that were claimed before stand at the head of the index.
--- While the circuit is open there is nothing to claim. With a turn comes the number of the streak in which others have
+-- While the circuit is open there is nothing to claim, nor while the scope or the extractor is paused. With a turn comes the number of the streak in which others have
 -- failed: its success ends that. Null, as it nearly always is: nobody has, and a success says nothing new.
 -- The commit need not reach the disk: a claim lost in a crash of the server is one that never was.
 WITH circuit AS MATERIALIZED (
@@ -50,6 +53,10 @@ WITH circuit AS MATERIALIZED (
        AND o.next_attempt_at <= now()
        AND (o.next_attempt_at, o.log_offset) > (%(after)s::timestamptz, %(after_offset)s)
        AND NOT EXISTS (SELECT FROM circuit WHERE circuit.opened_at IS NOT NULL)
+       AND NOT EXISTS (
+            SELECT FROM {schema}.scope_setting AS s WHERE s.scope = %(scope)s AND s.paused_at IS NOT NULL
+           )
+       AND NOT EXISTS (SELECT FROM {schema}.extractor_pause AS p WHERE p.extractor = %(extractor)s)
      ORDER BY o.next_attempt_at, o.log_offset
      LIMIT 1
        FOR NO KEY UPDATE OF o SKIP LOCKED

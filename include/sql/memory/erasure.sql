@@ -109,4 +109,7 @@ SELECT count(*) AS number FROM {schema}.observation WHERE scope = %(scope)s
 
 -- name: forget_scope
 -- What is kept about a scope beside its numbers.
+WITH setting AS (
+    DELETE FROM {schema}.scope_setting WHERE scope = %(scope)s
+)
 DELETE FROM {schema}.rebuild WHERE scope = %(scope)s

@@ -10,6 +10,7 @@ SELECT w.log_offset + 1 AS stored,
        f.parked,
        f.erased,
        f.epoch,
+       (SELECT s.paused_at FROM {schema}.scope_setting AS s WHERE s.scope = w.scope) AS paused_at,
        CASE WHEN f.parked > 0 THEN (
             SELECT o.parked_at
               FROM {schema}.observation AS o

@@ -32,6 +32,9 @@ Reason = Annotated[
     str,
     typer.Option(metavar="CODE", help="Kept with the receipt: a code such as subject_request, no sentence."),
 ]
+PausedExtractor = Annotated[
+    str | None, typer.Option("--extractor", metavar="NAME", help="This extractor, as it names itself.")
+]
 TurnBudget = Annotated[
     timedelta,
     typer.Option(
@@ -46,7 +49,7 @@ Concurrency = Annotated[int, typer.Option(metavar="TURNS", help="How many turns 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to those of the memory."""
-    for command in (rebuild, rebuilds, expire, drop):
+    for command in (rebuild, rebuilds, pause, resume, cap, settings, expire, drop):
         app.command()(command)
 
 
@@ -146,6 +149,68 @@ def rebuilds(
     with ready(dsn, namespace, "memory") as (connection, space):
         found = MemoryStore(connection, space).rebuilds(scope, limit=limit)
     emit(found, as_json=json, empty="no rebuilds")
+
+
+def pause(
+    namespace: NamespaceName,
+    scope: OptionalScope = None,
+    extractor: PausedExtractor = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Let formation leave a scope alone, or let it not use an extractor, until it is resumed. Appending goes on.
+
+    Example: `parkkeeper memory pause -n support -s ada`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        MemoryStore(connection, space).pause(scope, extractor=extractor)
+        emit(MemoryStore(connection, space).settings(), as_json=json)
+
+
+def resume(
+    namespace: NamespaceName,
+    scope: OptionalScope = None,
+    extractor: PausedExtractor = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Let formation go on with a scope or an extractor that is paused.
+
+    Example: `parkkeeper memory resume -n support -s ada`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        MemoryStore(connection, space).resume(scope, extractor=extractor)
+        emit(MemoryStore(connection, space).settings(), as_json=json)
+
+
+def cap(
+    namespace: NamespaceName,
+    turns: Annotated[
+        int | None, typer.Option(metavar="TURNS", help="The most turns that may wait. [default: no cap]")
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option("--scope", "-s", metavar="SCOPE", help="Of this scope. [default: all scopes together]"),
+    ] = None,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Set from which backlog on appends are refused; without a number the cap is taken away.
+
+    Example: `parkkeeper memory cap -n support --scope ada --turns 10000`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        MemoryStore(connection, space).set_backlog_cap(turns, scope=scope)
+        emit(MemoryStore(connection, space).settings(), as_json=json)
+
+
+def settings(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
+    """Show which scopes and extractors are paused, and which backlogs have a cap.
+
+    Example: `parkkeeper memory settings -n support`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        emit(MemoryStore(connection, space).settings(), as_json=json)
 
 
 def expire(

@@ -4,6 +4,8 @@ Imports no Airflow. ``docs/explanation/memory.md`` and ADR 0002 say what is prom
 """
 
 from parkkeeper.memory.errors import (
+    BacklogFull,
+    FormationPaused,
     IdempotencyConflict,
     InvalidTurn,
     RebuildActive,
@@ -16,11 +18,13 @@ from parkkeeper.memory.outcomes import (
     ErasureReceipt,
     FormationOutcome,
     Freshness,
+    MemorySettings,
     ParkedTurn,
     Rebuild,
     RebuildOutcome,
     Recall,
     RecalledMemory,
+    ScopeSettings,
     SweepOutcome,
 )
 from parkkeeper.memory.parking import SweepPolicy
@@ -28,12 +32,15 @@ from parkkeeper.memory.store import MemoryStore
 
 __all__ = [
     "Appended",
+    "BacklogFull",
     "Circuit",
     "ErasureReceipt",
     "FormationOutcome",
+    "FormationPaused",
     "Freshness",
     "IdempotencyConflict",
     "InvalidTurn",
+    "MemorySettings",
     "MemoryStore",
     "ParkedTurn",
     "Rebuild",
@@ -42,6 +49,7 @@ __all__ = [
     "RebuildOutcome",
     "Recall",
     "RecalledMemory",
+    "ScopeSettings",
     "SweepOutcome",
     "SweepPolicy",
     "TurnErased",

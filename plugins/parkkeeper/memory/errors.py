@@ -12,6 +12,14 @@ class InvalidTurn(InvalidArgument):
     """A turn cannot be appended as it is; the message names the message and the position, never the content."""
 
 
+class BacklogFull(ParkkeeperError):
+    """An append would make a backlog larger than its cap; nothing was stored."""
+
+
+class FormationPaused(ParkkeeperError):
+    """The scope or the extractor is paused, so nothing was extracted."""
+
+
 class IdempotencyConflict(ParkkeeperError):
     """The idempotency key was used in this scope for another turn; nothing was stored."""
 

@@ -14,7 +14,7 @@ import psycopg
 
 from parkkeeper.database import TRANSIENT, statements
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import circuit, settling
+from parkkeeper.memory import circuit, control, settling
 from parkkeeper.memory.circuit import Key
 from parkkeeper.memory.claims import Capped, Claim, Due, DueTurns, hand_back
 from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory, Turn
@@ -48,7 +48,9 @@ def form_batch(
     turn_budget = min(turn_budget, LONGEST_BUDGET)
     due = DueTurns(session, scope, key, limit=limit, max_attempts=max_attempts, turn_budget=turn_budget)
     batch = _Batch(session, extractor, key, due, max_attempts, turn_budget, min(concurrency, limit))
-    batch.run()
+    # Claims look too: it may be paused while the batch runs. Here it keeps an open circuit's canary from being sent.
+    paused = bool(control.paused(session, scope, key.extractor))
+    batch.run(idle=paused)
     done, given_back = batch.done, batch.inquiry.given_back
     row = session.execute(_SQL, "left", asdict(key) | {"scope": scope}).fetchone()
     assert row is not None
@@ -61,6 +63,7 @@ def form_batch(
         backlog=row.backlog,
         discarded=done[settling.DISCARDED],
         circuit="open" if row.open else "closed",
+        paused=paused,
     )
 
 
@@ -92,9 +95,11 @@ class _Batch:
         self._workers = Workers(extractor, concurrency)
         self.inquiry = Inquiry(session, key, self._workers, turn_budget, self._park)
 
-    def run(self) -> None:
+    def run(self, *, idle: bool) -> None:
         """Work until nothing is in hand and nothing more is to be claimed; hand back what an exception cuts short."""
         try:
+            if idle:
+                return
             self.inquiry.begin()
             self._claim()
             while self._in_hand or self.inquiry.pending:

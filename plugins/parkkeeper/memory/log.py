@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from parkkeeper.database import in_transaction, retried, statements
 from parkkeeper.errors import ParkkeeperError
 from parkkeeper.memory.digests import Digests
-from parkkeeper.memory.errors import IdempotencyConflict, TurnErased
+from parkkeeper.memory.errors import BacklogFull, IdempotencyConflict, TurnErased
 from parkkeeper.memory.outcomes import Appended
 from parkkeeper.memory.session import Session
 from parkkeeper.memory.turns import CheckedTurn
@@ -110,11 +111,31 @@ def _check_same(turn: _Turn, content: bytes | None, where: str) -> None:
 
 
 def _insert(session: Session, scope: str, turns: Sequence[_Turn]) -> list[Appended]:
-    created: list[Appended] = []
-    for chunk in _chunks(turns):
-        rows = session.execute(_SQL, "append", {"scope": scope, **_columns(chunk)})
-        created.extend(Appended(row.observation_id, scope, row.log_offset, True) for row in rows)
-    return created
+    chunks = list(_chunks(turns))
+    # All or none: one that is refused takes those before it along, also in a transaction of the caller.
+    whole = session.connection.transaction() if len(chunks) > 1 else nullcontext()
+    with whole:
+        return [appended for chunk in chunks for appended in _insert_chunk(session, scope, chunk)]
+
+
+def _insert_chunk(session: Session, scope: str, turns: Sequence[_Turn]) -> list[Appended]:
+    rows = session.execute(_SQL, "append", {"scope": scope, **_columns(turns)}).fetchall()
+    if not rows:
+        raise _full(session, scope, len(turns))
+    return [Appended(row.observation_id, scope, row.log_offset, True) for row in rows]
+
+
+def _full(session: Session, scope: str, turns: int) -> BacklogFull:
+    """Return what says which cap refuses the append; by now there may be room again."""
+    row = session.execute(_SQL, "backlog", {"scope": scope}).fetchone()
+    assert row is not None
+    whose, cap, backlog = f"scope {scope}", row.scope_cap, row.scope_backlog
+    if cap is None or (row.namespace_cap is not None and row.namespace_backlog + turns > row.namespace_cap):
+        whose, cap, backlog = f"namespace {session.namespace}", row.namespace_cap, row.namespace_backlog
+    return BacklogFull(
+        f"append to scope {scope} is refused: with {turns} turns more the backlog of {whose}, which is {backlog}, "
+        f"would be over its cap of {cap}: try again when turns were formed, or raise it with set_backlog_cap"
+    )
 
 
 def _chunks(turns: Sequence[_Turn]) -> Iterator[list[_Turn]]:

@@ -32,7 +32,8 @@ class FormationOutcome:
     these. `deferred` attempts failed and were not spent: the provider asked to wait, or its canary failed. `discarded`
     results came for a turn that was erased, parked or taken over meanwhile. `memories` were stored. `backlog` is what
     is still to be formed, of the scope that was asked for or of the namespace. `circuit` is ``open`` when the batch
-    ended because the provider does not answer, else ``closed``.
+    ended because the provider does not answer, else ``closed``. `paused` says that the extractor is paused, or the
+    scope that was asked for; then no turn is claimed.
     """
 
     formed: int
@@ -43,6 +44,7 @@ class FormationOutcome:
     backlog: int
     discarded: int = 0
     circuit: str = "closed"
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class Freshness:
         Grows whenever `formed` may have gone down: a number read before is no longer a lower bound.
     erased
         Offsets that were assigned and have no turn any more.
+    paused_at
+        Since when formation leaves the scope alone; None when it does not.
     """
 
     scope: str
@@ -128,6 +132,35 @@ class Freshness:
     by_class: Mapping[str, int]
     epoch: int
     erased: int
+    paused_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeSettings:
+    """What was decided about one scope: since when it is paused, and the cap of its backlog; None: neither."""
+
+    scope: str
+    paused_at: datetime | None
+    backlog_cap: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """What people have decided about a memory.
+
+    Attributes
+    ----------
+    backlog_cap
+        Of the namespace, in turns; None: no cap.
+    scopes
+        Those for which something is decided, by name.
+    paused_extractors
+        Since when each is paused, by name.
+    """
+
+    backlog_cap: int | None
+    scopes: Sequence[ScopeSettings]
+    paused_extractors: Mapping[str, datetime]
 
 
 @dataclass(frozen=True, slots=True)

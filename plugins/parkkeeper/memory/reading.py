@@ -33,6 +33,7 @@ def freshness(session: Session, scope: str) -> Freshness:
         by_class=dict(zip(row.classes, row.class_counts, strict=True)),
         epoch=row.epoch,
         erased=row.erased,
+        paused_at=row.paused_at,
     )
 
 

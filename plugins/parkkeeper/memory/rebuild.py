@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from parkkeeper.database import TRANSIENT, retried, statements, transaction
-from parkkeeper.memory import circuit, watermark
+from parkkeeper.memory import circuit, control, watermark
 from parkkeeper.memory.breaker import PROVIDER_CLASSES
 from parkkeeper.memory.canary import budget
 from parkkeeper.memory.circuit import Key
@@ -89,6 +89,7 @@ def rebuild(
     session: Session, extractor: Extractor, key: Key, request: Request, limits: Limits
 ) -> RebuildOutcome:
     """Do one batch of a rebuild; the arguments are checked already."""
+    control.refuse_paused(session, request.scope, key.extractor)
     limits = Limits(limits.turns, limits.concurrency, min(limits.turn_budget, LONGEST_BUDGET / 8))
     token = uuid4()
     place = _take(session, key, request, token, limits.lease)

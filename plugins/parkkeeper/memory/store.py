@@ -10,7 +10,7 @@ import psycopg
 
 from parkkeeper.database import refuse_open_transaction
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import circuit, erasure, expiry, formation, log, parking, reading, rebuild
+from parkkeeper.memory import circuit, control, erasure, expiry, formation, log, parking, reading, rebuild
 from parkkeeper.memory.arguments import (
     check_counts,
     check_offset,
@@ -27,6 +27,7 @@ from parkkeeper.memory.outcomes import (
     ErasureReceipt,
     FormationOutcome,
     Freshness,
+    MemorySettings,
     ParkedTurn,
     Rebuild,
     RebuildOutcome,
@@ -107,6 +108,8 @@ class MemoryStore:
         ------
         InvalidName, InvalidTurn
             Before anything is sent to the database.
+        BacklogFull
+            A cap was set and the backlog would be over it; nothing was stored.
         IdempotencyConflict
             The key stands for another turn of this scope; nothing was stored.
         TurnErased
@@ -239,6 +242,8 @@ class MemoryStore:
             this one.
         RebuildCancelled
             It was cancelled during the call.
+        FormationPaused
+            The scope or the extractor is paused.
         """
         checked_name("scope", scope)
         check_range(from_offset, to_offset)
@@ -268,6 +273,51 @@ class MemoryStore:
         check_counts(limit=limit)
         with self._session.action("rebuilds"):
             return rebuild.rebuilds(self._session, scope, limit)
+
+    def pause(self, scope: str | None = None, *, extractor: str | None = None) -> bool:
+        """Let no turn of `scope` be claimed, or none for `extractor`, until it is resumed; turns in hand are finished.
+
+        Parameters
+        ----------
+        scope, extractor
+            One of the two. An extractor is named as it names itself, and is paused whatever its version.
+
+        Returns
+        -------
+        bool
+            Whether it was not paused already.
+        """
+        kind, name = control.chosen(scope, extractor)
+        with self._session.action("pause"):
+            return control.pause(self._session, kind, name)
+
+    def resume(self, scope: str | None = None, *, extractor: str | None = None) -> bool:
+        """Let turns be claimed again, with the arguments of :meth:`pause`; return whether it was paused."""
+        kind, name = control.chosen(scope, extractor)
+        with self._session.action("resume"):
+            return control.resume(self._session, kind, name)
+
+    def set_backlog_cap(self, cap: int | None, *, scope: str | None = None) -> None:
+        """Set from which backlog on :meth:`append` is refused with :class:`BacklogFull`; at first there is no cap.
+
+        Parameters
+        ----------
+        cap
+            The most turns that may wait to be formed; None: no cap.
+        scope
+            Whose backlog; None: that of the namespace, all scopes together. With a cap of the namespace each append
+            reads the counts of all scopes, and appends to several scopes at the same moment may go past it together.
+        """
+        if scope is not None:
+            checked_name("scope", scope)
+        check_optional_counts(cap=cap)
+        with self._session.action("set_backlog_cap"):
+            control.set_backlog_cap(self._session, cap, scope)
+
+    def settings(self) -> MemorySettings:
+        """Return which scopes and extractors are paused, and which backlogs have a cap."""
+        with self._session.action("settings"):
+            return control.settings(self._session)
 
     def circuits(self) -> list[Circuit]:
         """Return the circuit of each extractor that ever failed here, by name, version and identity.

@@ -48,8 +48,8 @@ class FormationBatchOperator(ParkkeeperOperator):
     task. A batch that is killed hands back the turn in its hands.
 
     `outcome` is ``formed`` if any turn was, ``none_formed`` if turns were tried and none was, ``circuit_open`` if
-    none was tried because the provider does not answer, ``noop`` if none was due. Further figures: `discarded`,
-    `circuit`.
+    none was tried because the provider does not answer, ``paused`` if the scope or the extractor is, ``noop`` if none
+    was due. Further figures: `discarded`, `circuit`.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class FormationBatchOperator(ParkkeeperOperator):
         "turn_budget",
         "concurrency",
     )
-    outcomes = ("formed", "none_formed", "circuit_open", "noop")
+    outcomes = ("formed", "none_formed", "circuit_open", "paused", "noop")
     requires = "memory"
 
     def __init__(
@@ -118,7 +118,7 @@ class FormationBatchOperator(ParkkeeperOperator):
         def work(connection: psycopg.Connection[Any]) -> Figures:
             done = MemoryStore(connection, namespace).form_batch(extractor, **options)
             tried = done.formed + done.failed + done.deferred + done.discarded
-            idle = "circuit_open" if done.circuit == "open" else "noop"
+            idle = "paused" if done.paused else "circuit_open" if done.circuit == "open" else "noop"
             totals = _totals(connection, namespace)
             return {
                 "outcome": "formed" if done.formed else "none_formed" if tried else idle,
