@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from psycopg import sql
 
 EXTRACTORS = """
 from parkkeeper.memory.extractors import ExtractionError, Memory
@@ -15,6 +16,12 @@ class Shouting:
 
     def extract(self, turn):
         return [Memory(message["content"].upper()) for message in turn.messages]
+
+class Refusing(Shouting):
+    def extract(self, turn):
+        if turn.log_offset < 0:
+            return []
+        raise ExtractionError("refusal")
 
 class Down(Shouting):
     def extract(self, turn):
@@ -101,3 +108,34 @@ def test_pauses_and_caps_are_set_shown_and_taken_away(run, formed: str) -> None:
     run("memory", "cap", "-n", formed)
     nothing = {"backlog_cap": None, "scopes": [], "paused_extractors": {}}
     assert run("memory", "settings", "-n", formed, "--json").json == nothing
+
+
+def test_a_sweep_takes_a_policy_and_may_be_dry(run, formed: str) -> None:
+    turn = json.dumps({"scope": "ada", "messages": [{"role": "user", "content": "x"}]}) + "\n"
+    run("memory", "append", "-n", formed, stdin=turn)
+    run("memory", "form", "-n", formed, "--extractor", "other_extractors:Refusing")
+    sweep = ("memory", "sweep", "-n", formed, "-s", "ada", "--json")
+    assert run(*sweep).json["unparked"] == 0
+    asked = (
+        "--error-class",
+        "refusal",
+        "--max-park-count",
+        "1",
+        "--unpark-limit",
+        "9",
+        "--max-attempts",
+        "6",
+    )
+    assert run(*sweep, *asked, "--parked-for", "1h").json["unparked"] == 0
+    dry = run(*sweep, *asked, "--dry-run").json
+    assert (dry["unparked_by_class"], dry["by_scope"]) == ({"refusal": 1}, {"ada": 1})
+    assert run(*sweep, "--no-unpark").json["unparked"] == 0
+    assert run(*sweep, *asked).json["by_scope"] == {}
+    assert "give one of them" in run(*sweep, "--no-unpark", "--error-class", "refusal").failed(2)
+
+
+def test_numbers_are_verified(run, formed: str, connection) -> None:
+    assert run("memory", "verify", "-n", formed).out == "every number is what a count of the rows says\n"
+    connection.execute(sql.SQL("UPDATE {}.watermark_formed SET formed = 9").format(sql.Identifier(formed)))
+    wrong = run("memory", "verify", "-n", formed, "--json")
+    assert (wrong.code, wrong.json) == (1, [{"scope": "ada", "name": "formed", "kept": 9, "counted": 3}])

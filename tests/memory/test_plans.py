@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memory_kit import Database, say
+from memory_kit import Database, failing, say
 from parkkeeper.database import statements
 from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.extractors.chunks import Chunks
@@ -24,6 +24,7 @@ PAST = (
     "UPDATE {schema}.watermark SET log_offset = %(turns)s - 1",
     "UPDATE {schema}.watermark_formed SET formed_offset = %(turns)s - 1, formed_strict_offset = %(turns)s - 2, "
     "formed = %(turns)s - 1, parked = 1",
+    "INSERT INTO {schema}.parked_class VALUES ('s', 'other', 1)",
     "INSERT INTO {schema}.observation (scope, log_offset, occurred_at) "
     "SELECT 's', number, now() FROM generate_series(1, %(turns)s - 1) AS number",
     "UPDATE {schema}.observation SET formation_attempts = 1, next_attempt_at = now()",
@@ -52,6 +53,10 @@ def pinned(store: MemoryStore, connect: Callable[..., Any], db: Database) -> Mem
     store.append("s", say("x"))
     for statement in PAST:
         db(statement, {"turns": TURNS})
+    db(
+        "UPDATE {schema}.watermark_formed SET oldest_parked_at = "
+        "(SELECT parked_at FROM {schema}.observation WHERE parked_at IS NOT NULL)"
+    )
     db("ANALYZE {schema}.observation")
     found = store.freshness("s")
     assert (found.stored, found.formed, found.parked_ranges) == (TURNS, TURNS - 1, ((TURNS - 1, TURNS - 1),))
@@ -76,6 +81,24 @@ def test_unparked_turns_in_front_of_the_watermark_are_not_walked_over(
     )
     assert pages(db, "memory/watermark", "recompute", CHANGE) < FEW
     assert pages(db, "memory/reading", "freshness", {"scope": "s", "walk": 1001}) < FEW
+
+
+def test_freshness_is_read_without_a_walk_over_turns_that_were_parked_before(
+    pinned: MemoryStore, db: Database
+) -> None:
+    assert pinned.freshness("s").oldest_parked_at == db.turn(TURNS - 1, "parked_at")
+    assert pages(db, "memory/reading", "freshness", {"scope": "s", "walk": 1001}) < FEW
+
+
+def test_the_longest_parked_turn_is_found_without_a_walk_over_those_before_it(
+    pinned: MemoryStore, db: Database
+) -> None:
+    pinned.append("s", say("x"))
+    assert pinned.form_batch(failing("refusal")).parked == 1
+    assert pages(db, "memory/watermark", "recompute", CHANGE | {"parked": 1}) < FEW
+    pinned.unpark(limit=1)
+    assert pinned.freshness("s").oldest_parked_at == db.turn(TURNS, "parked_at")
+    assert pages(db, "memory/watermark", "recompute", CHANGE | {"parked": -1}) < FEW
 
 
 def test_freshness_is_read_without_a_walk_over_the_log(pinned: MemoryStore, db: Database) -> None:

@@ -244,3 +244,26 @@ def test_a_rebuild_of_nothing_is_a_noop(migrated: str) -> None:
     ran = run_task(lambda: RebuildOperator(task_id="rebuild", namespace=migrated, scope="a"))
     figures = {"outcome": "noop", "rebuilt": 0, "failed": 0, "skipped": 0, "through_offset": -1}
     assert (ran.state, ran.xcoms) == ("success", figures)
+
+
+def test_a_sweep_takes_its_policy_from_templates(store: MemoryStore, migrated: str) -> None:
+    append(store, "a", 2)
+    append(store, "b")
+    assert store.form_batch(Refuses(), max_attempts=1).parked == 3
+
+    def swept(dry_run: str) -> Any:
+        return run_task(
+            lambda: ParkSweepOperator(
+                task_id="sweep",
+                namespace=migrated,
+                scope="{{ 'a' }}",
+                unpark_classes="malformed",
+                unpark_limit="{{ 1 }}",
+                dry_run=dry_run,
+            )
+        )
+
+    dry = swept("{{ true }}")
+    assert (dry.xcoms["outcome"], dry.xcoms["unparked"], dry.xcoms["parked_total"]) == ("swept", 1, 3)
+    done = swept("{{ false }}")
+    assert (done.xcoms["unparked"], done.xcoms["parked_total"], done.xcoms["backlog"]) == (1, 2, 1)

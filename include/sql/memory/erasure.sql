@@ -111,5 +111,7 @@ SELECT count(*) AS number FROM {schema}.observation WHERE scope = %(scope)s
 -- What is kept about a scope beside its numbers.
 WITH setting AS (
     DELETE FROM {schema}.scope_setting WHERE scope = %(scope)s
+), record AS (
+    DELETE FROM {schema}.parking_record WHERE scope = %(scope)s
 )
 DELETE FROM {schema}.rebuild WHERE scope = %(scope)s

@@ -6,6 +6,7 @@
 SELECT o.observation_id, o.scope
   FROM {schema}.observation AS o
  WHERE o.formed_at IS NULL AND o.parked_at IS NULL AND o.formation_attempts > 0
+   AND (%(scope)s::text IS NULL OR o.scope = %(scope)s)
    AND o.formation_attempts >= CASE WHEN o.formation_error_class::text = ANY(%(at_once)s::text[]) THEN 1
                                     ELSE %(max_attempts)s END
    AND (o.claim_token IS NULL OR o.claimed_until <= now())
@@ -49,12 +50,26 @@ UPDATE {schema}.observation AS o
  WHERE o.observation_id = capped.observation_id
 RETURNING o.scope, o.log_offset, o.formation_error_class::text AS error_class
 
+-- name: expired
+-- How many claims were never answered, but for turns that are to be parked.
+SELECT count(*) AS number
+  FROM (
+        SELECT
+          FROM {schema}.observation
+         WHERE formed_at IS NULL AND parked_at IS NULL AND formation_attempts > 0
+           AND (%(scope)s::text IS NULL OR scope = %(scope)s)
+           AND claimed_until <= now()
+           AND observation_id <> ALL(%(but)s)
+         LIMIT %(limit)s
+       ) AS expired
+
 -- name: return_expired
 -- Claims that were never answered. The attempt stays counted; turns that have no more are parked before.
 WITH expired AS (
     SELECT observation_id
       FROM {schema}.observation
      WHERE formed_at IS NULL AND parked_at IS NULL AND formation_attempts > 0
+       AND (%(scope)s::text IS NULL OR scope = %(scope)s)
        AND claimed_until <= now()
      ORDER BY scope, log_offset
      LIMIT %(limit)s
@@ -83,7 +98,7 @@ SELECT observation_id, scope, log_offset, formation_attempts AS attempts, park_c
 -- name: to_unpark
 -- Which parked turns meet the filter, the longest parked first. With `answering`, none whose provider is known not to
 -- answer; an open circuit that nobody has come to probe for an hour belongs to an extractor that is no longer used.
-SELECT o.observation_id, o.scope, o.parked_at
+SELECT o.observation_id, o.scope, o.parked_at, coalesce(o.formation_error_class::text, 'other') AS error_class
   FROM {schema}.observation AS o
  WHERE o.parked_at IS NOT NULL
    AND (%(observation_ids)s::bigint[] IS NULL OR o.observation_id = ANY(%(observation_ids)s))
@@ -135,3 +150,6 @@ SELECT error_class::text AS error_class, sum(parked)::bigint AS parked
  GROUP BY error_class
 HAVING sum(parked) > 0
  ORDER BY error_class::text
+
+-- name: parked_scopes
+SELECT scope, parked FROM {schema}.watermark_formed WHERE parked > 0 ORDER BY parked DESC, scope LIMIT %(limit)s

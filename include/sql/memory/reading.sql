@@ -2,7 +2,7 @@
 
 -- name: freshness
 -- One statement, one snapshot. Counts are kept, so its cost does not grow with the log; the ranges of parked turns are
--- bounded by the rows that are looked at, starting where parked turns can be.
+-- bounded by the rows that are looked at, from where parked turns can be to the last one that there is.
 SELECT w.log_offset + 1 AS stored,
        f.formed_offset,
        f.formed_strict_offset,
@@ -11,19 +11,13 @@ SELECT w.log_offset + 1 AS stored,
        f.erased,
        f.epoch,
        (SELECT s.paused_at FROM {schema}.scope_setting AS s WHERE s.scope = w.scope) AS paused_at,
-       CASE WHEN f.parked > 0 THEN (
-            SELECT o.parked_at
-              FROM {schema}.observation AS o
-             WHERE o.scope = w.scope AND o.parked_at IS NOT NULL
-             ORDER BY o.parked_at
-             LIMIT 1
-       ) END AS oldest_parked_at,
+       f.oldest_parked_at,
        CASE WHEN f.parked > 0 THEN ARRAY(
             SELECT o.log_offset
               FROM {schema}.observation AS o
              WHERE o.scope = w.scope AND o.parked_at IS NOT NULL AND o.log_offset > f.formed_strict_offset
              ORDER BY o.log_offset
-             LIMIT %(walk)s
+             LIMIT least(%(walk)s, f.parked)
        ) ELSE '{}' END AS parked_offsets,
        ARRAY(SELECT c.error_class::text FROM {schema}.parked_class AS c
               WHERE c.scope = w.scope AND c.parked > 0 ORDER BY c.error_class) AS classes,
@@ -67,3 +61,43 @@ SELECT best.memory_id, d.source_id AS observation_id, o.log_offset, o.occurred_a
   JOIN {schema}.projection_dependency AS d ON d.derived_id = best.memory_id
   JOIN {schema}.observation AS o ON o.observation_id = d.source_id
  ORDER BY best.rank DESC, best.memory_id DESC
+
+-- name: miscounts
+-- Kept numbers that are not what a count of the rows says, in one snapshot. It reads every turn.
+WITH counted AS (
+    SELECT scope,
+           count(*) AS turns,
+           count(formed_at) AS formed,
+           count(parked_at) AS parked,
+           min(log_offset) FILTER (WHERE formed_at IS NULL AND parked_at IS NULL) AS pending,
+           min(log_offset) FILTER (WHERE formed_at IS NULL) AS unformed
+      FROM {schema}.observation
+     GROUP BY scope
+), numbers AS (
+    SELECT scope, number.name, number.kept, number.counted
+      FROM {schema}.watermark AS w
+      FULL JOIN {schema}.watermark_formed AS f USING (scope)
+      FULL JOIN counted AS c USING (scope)
+     CROSS JOIN LATERAL (
+            VALUES ('formed', coalesce(f.formed, 0), coalesce(c.formed, 0)),
+                   ('parked', coalesce(f.parked, 0), coalesce(c.parked, 0)),
+                   ('erased', coalesce(f.erased, 0), coalesce(w.log_offset, -1) + 1 - coalesce(c.turns, 0)),
+                   ('formed_offset', coalesce(f.formed_offset, -1), coalesce(c.pending - 1, w.log_offset, -1)),
+                   ('formed_strict_offset', coalesce(f.formed_strict_offset, -1),
+                    coalesce(c.unformed - 1, w.log_offset, -1))
+           ) AS number (name, kept, counted)
+), classes AS (
+    SELECT scope, 'parked for ' || error_class::text AS name, coalesce(p.parked, 0) AS kept,
+           coalesce(c.parked, 0) AS counted
+      FROM {schema}.parked_class AS p
+      FULL JOIN (
+            SELECT scope, coalesce(formation_error_class, 'other') AS error_class, count(*) AS parked
+              FROM {schema}.observation
+             WHERE parked_at IS NOT NULL
+             GROUP BY 1, 2
+           ) AS c USING (scope, error_class)
+)
+SELECT scope, name, kept, counted FROM numbers WHERE kept <> counted
+UNION ALL
+SELECT scope, name, kept, counted FROM classes WHERE kept <> counted
+ ORDER BY scope, name

@@ -10,12 +10,29 @@ SELECT scope
 
 -- name: recompute
 -- Takes in what the transaction changed and finds both offsets anew. The probes start where the stored value stands:
--- all below it has passed, and an old snapshot may keep the index entries of that part alive. `reopened` is the lowest
+-- all below it has passed, and an old snapshot may keep the index entries of that part alive. So does that for the
+-- longest parked turn: a turn that is parked now is not older than this transaction. `reopened` is the lowest
 -- offset that is to be formed again, from which they start instead.
 UPDATE {schema}.watermark_formed AS f
    SET formed = f.formed + %(formed)s,
        parked = f.parked + %(parked)s,
        erased = f.erased + %(erased)s,
+       oldest_parked_at = CASE
+            WHEN %(parked)s = 0 THEN f.oldest_parked_at
+            WHEN f.parked + %(parked)s > 0 THEN coalesce(
+                (SELECT o.parked_at
+                   FROM {schema}.observation AS o
+                  WHERE o.scope = %(scope)s
+                    AND o.parked_at >= CASE WHEN %(parked)s > 0 THEN least(f.oldest_parked_at, now())
+                                            ELSE f.oldest_parked_at END
+                  ORDER BY o.parked_at
+                  LIMIT 1),
+                -- The server's clock was set back.
+                (SELECT min(o.parked_at)
+                   FROM {schema}.observation AS o
+                  WHERE o.scope = %(scope)s AND o.parked_at IS NOT NULL)
+            )
+       END,
        epoch = f.epoch + (%(reopened)s::bigint IS NOT NULL OR %(replaced)s)::integer,
        (formed_offset, formed_strict_offset) = (
             SELECT coalesce(first.pending - 1, w.log_offset),
@@ -43,10 +60,13 @@ UPDATE {schema}.watermark_formed AS f
  WHERE f.scope = %(scope)s
 
 -- name: count_parked
--- By class of error; none becomes a row before it has something to count.
+-- By class of error, with a record of each change; none becomes a row before it has something to count.
 WITH change AS (
     SELECT c.error_class::{schema}.formation_error_class AS error_class, c.parked
       FROM unnest(%(classes)s::text[], %(parked)s::bigint[]) AS c (error_class, parked)
+), record AS (
+    INSERT INTO {schema}.parking_record (change, scope, error_class, turns)
+    SELECT %(change)s::{schema}.parking_change, %(scope)s, error_class, abs(parked) FROM change
 ), fewer AS (
     UPDATE {schema}.parked_class AS p
        SET parked = p.parked + change.parked

@@ -214,17 +214,6 @@ def unpark(
 
 
 @app.command()
-def sweep(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
-    """Park turns whose attempts are spent, return claims that ran out, unpark what a provider's outage parked.
-
-    Example: `parkkeeper memory sweep -n support`
-    """
-    with ready(dsn, namespace, "memory") as (connection, space):
-        outcome = MemoryStore(connection, space).sweep()
-    emit(outcome, as_json=json)
-
-
-@app.command()
 def circuit(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
     """Show for each extractor that ever failed whether its provider answers; while a circuit is open no turn is tried.
 

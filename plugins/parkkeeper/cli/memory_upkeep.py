@@ -11,7 +11,9 @@ from parkkeeper.cli.options import Dsn, Json, NamespaceName, ready
 from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import attribute, duration
 from parkkeeper.cli.status import progress_bar
-from parkkeeper.memory import ErasureReceipt, MemoryStore, RebuildOutcome, extractors
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.memory import ErasureReceipt, MemoryStore, RebuildOutcome, SweepPolicy, extractors
+from parkkeeper.memory.breaker import PROVIDER_CLASSES
 
 Scope = Annotated[
     str, typer.Option("--scope", "-s", metavar="SCOPE", help="Whose memory: a user, a tenant, a room.")
@@ -49,7 +51,7 @@ Concurrency = Annotated[int, typer.Option(metavar="TURNS", help="How many turns 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to those of the memory."""
-    for command in (rebuild, rebuilds, pause, resume, cap, settings, expire, drop):
+    for command in (sweep, verify, rebuild, rebuilds, pause, resume, cap, settings, expire, drop):
         app.command()(command)
 
 
@@ -59,6 +61,68 @@ def extractor_of(name: str, model: str | None) -> extractors.Extractor:
     if ":" not in name:
         return extractors.load(name, **arguments)
     return extractors.made(name, attribute("--extractor", name), **arguments)
+
+
+def sweep(
+    namespace: NamespaceName,
+    scope: OptionalScope = None,
+    error_class: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS",
+            help="Unpark turns of this class of failure; may be given several times. [default: the provider's classes]",
+        ),
+    ] = None,
+    no_unpark: Annotated[bool, typer.Option("--no-unpark", help="Unpark nothing.")] = False,
+    parked_for: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=duration, metavar="DURATION", help="Leave turns that were parked less than this ago."
+        ),
+    ] = None,
+    unpark_limit: Annotated[int, typer.Option(metavar="TURNS", help="Unpark at most so many.")] = 10_000,
+    max_park_count: Annotated[
+        int, typer.Option(metavar="TIMES", help="Leave turns that were parked more often than this.")
+    ] = 3,
+    max_attempts: Annotated[int, typer.Option(help="Park turns with so many failed attempts.")] = 6,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")
+    ] = False,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Park turns whose attempts are spent, return claims that ran out, unpark what a provider's outage parked.
+
+    Example: `parkkeeper memory sweep -n support`
+    """
+    if no_unpark and error_class:
+        raise InvalidArgument("--error-class and --no-unpark: give one of them")
+    classes = () if no_unpark else tuple(error_class) if error_class else PROVIDER_CLASSES
+    policy = SweepPolicy(
+        max_attempts=max_attempts,
+        unpark_classes=classes,
+        max_park_count=max_park_count,
+        scope=scope,
+        parked_for=parked_for,
+        unpark_limit=unpark_limit,
+    )
+    with ready(dsn, namespace, "memory") as (connection, space):
+        outcome = MemoryStore(connection, space).sweep(policy, dry_run=dry_run)
+    emit(outcome, as_json=json, notes=["Nothing was done."] if dry_run else [])
+
+
+def verify(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
+    """Compare the numbers that are kept with a count of the rows. It reads every turn, and writes nothing.
+
+    Exit code 1 when a number is wrong, which none should be.
+
+    Example: `parkkeeper memory verify -n support`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        found = MemoryStore(connection, space).verify()
+    emit(found, as_json=json, empty="every number is what a count of the rows says")
+    if found:
+        raise typer.Exit(1)
 
 
 def rebuild(

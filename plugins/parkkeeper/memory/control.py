@@ -48,7 +48,16 @@ def refuse_paused(session: Session, scope: str, extractor: str) -> None:
 
 
 def set_backlog_cap(session: Session, cap: int | None, scope: str | None) -> None:
-    """Set the cap of a scope's backlog or, without one, of the namespace's; None takes it away."""
+    """Set from which backlog on `append` is refused with `BacklogFull`; at first there is no cap.
+
+    Parameters
+    ----------
+    cap
+        The most turns that may wait to be formed; None: no cap.
+    scope
+        Whose backlog; None: that of the namespace, all scopes together. With a cap of the namespace each append
+        reads the counts of all scopes, and appends to several scopes at the same moment may go past it together.
+    """
     if scope is not None:
         session.execute(_SQL, "cap_scope", {"scope": scope, "backlog_cap": cap})
     elif cap is not None:

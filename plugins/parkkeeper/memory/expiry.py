@@ -45,14 +45,36 @@ def check_age(older_than: object) -> None:
 
 
 def expire(session: Session, older_than: timedelta, reason: str) -> ErasureReceipt:
-    """Erase turns that were stored longer ago than `older_than`, the oldest first."""
+    """Erase turns that were stored longer ago than `older_than`, of all scopes, the oldest first.
+
+    Each step of up to 1,000 turns is a transaction, in which the receipt takes in what it deletes: one that is cut
+    short has deleted what its receipt says, and is not `clean`.
+
+    Parameters
+    ----------
+    older_than
+        Counted from when a turn was stored, not from when it was said, by the database's clock.
+    reason
+        A code such as ``retention``, as for `erase`.
+    """
     row = session.execute(_SQL, "cutoff", {"older_than": older_than}).fetchone()
     assert row is not None
     return _erase(session, _Plan("expire", reason, "expired", "left_of_age", {"before": row.before}))
 
 
 def drop(session: Session, scope: str, reason: str) -> ErasureReceipt:
-    """Erase all turns of `scope`, and forget what is kept about it beside its numbers."""
+    """Erase all turns of `scope`, in steps as `expire` does, and what is kept about it beside its numbers.
+
+    Its offsets stay assigned and count as erased, and a later append goes on behind them. What is appended while
+    this runs stays, and the receipt says so.
+
+    Parameters
+    ----------
+    scope
+        Whose memory.
+    reason
+        A code such as ``account_closed``, as for `erase`.
+    """
     row = session.execute(_SQL, "last_offset", {"scope": scope}).fetchone()
     where = {"scope": scope, "last_offset": -1 if row is None else row.log_offset}
     return _erase(

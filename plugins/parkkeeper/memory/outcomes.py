@@ -180,7 +180,8 @@ class ParkedTurn:
 class SweepOutcome:
     """What a sweep did (`parked`, `unparked`, `claims_returned`) and what the namespace holds after it.
 
-    `parked_total` and `by_class` count the turns that are parked now.
+    `parked_total` and `by_class` count the turns that are parked now, and so does `by_scope` for the 100 scopes that
+    have the most. `unparked_by_class` splits `unparked`. After a dry run the first three say what would be done.
     """
 
     parked: int
@@ -188,6 +189,18 @@ class SweepOutcome:
     claims_returned: int
     parked_total: int
     by_class: Mapping[str, int]
+    unparked_by_class: Mapping[str, int]
+    by_scope: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Miscount:
+    """A kept number of a scope that is not what a count of the rows says; there should be none."""
+
+    scope: str
+    name: str
+    kept: int
+    counted: int
 
 
 @dataclass(frozen=True, slots=True)

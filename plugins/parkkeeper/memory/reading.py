@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parkkeeper.database import statements
-from parkkeeper.memory.outcomes import Freshness, Recall, RecalledMemory
+from parkkeeper.memory.outcomes import Freshness, Miscount, Recall, RecalledMemory
 from parkkeeper.memory.search import SCOPE_MARK, quoted_word, spaced
 from parkkeeper.memory.session import Session
 
@@ -50,6 +50,11 @@ def _ranges(offsets: Sequence[int]) -> tuple[tuple[int, int], ...]:
         else:
             ranges.append((offset, offset))
     return tuple(ranges)
+
+
+def miscounts(session: Session) -> list[Miscount]:
+    """Return the kept numbers that are not what a count of the rows says."""
+    return [Miscount(*row) for row in session.execute(_SQL, "miscounts", {})]
 
 
 def turn_status(session: Session, scope: str, log_offset: int) -> str:

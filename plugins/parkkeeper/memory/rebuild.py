@@ -86,11 +86,56 @@ class _TakenOver(Exception):
 
 
 def rebuild(
-    session: Session, extractor: Extractor, key: Key, request: Request, limits: Limits
+    session: Session,
+    extractor: Extractor,
+    key: Key,
+    *,
+    scope: str,
+    from_offset: int,
+    to_offset: int | None,
+    limit: int,
+    turn_budget: timedelta,
+    concurrency: int,
 ) -> RebuildOutcome:
-    """Do one batch of a rebuild; the arguments are checked already."""
-    control.refuse_paused(session, request.scope, key.extractor)
-    limits = Limits(limits.turns, limits.concurrency, min(limits.turn_budget, LONGEST_BUDGET / 8))
+    """Form turns of `scope` again that are formed or parked, one batch a call: call it until it is `done`.
+
+    The memory that a turn had is found until the new one replaces it, in one transaction. Who calls with the same
+    arguments goes on where the last call stopped, whatever ended that. A turn that fails keeps the memory that it
+    had; an outage ends the call and fails none.
+
+    Parameters
+    ----------
+    scope
+        Whose memory.
+    extractor
+        What makes the new memories: another extractor, or another version of the one before.
+    from_offset, to_offset
+        The range, both included; None is the last turn that there is when the rebuild begins.
+    limit
+        The most turns that this call extracts.
+    turn_budget
+        How long one extraction may take. On overrun the turn failed and the call ends.
+    concurrency
+        How many turns are extracted at once, each in a thread.
+
+    Returns
+    -------
+    RebuildOutcome
+        Figures of the whole rebuild up to now.
+
+    Raises
+    ------
+    RebuildActive
+        The scope has another rebuild that has not ended (see `cancel_rebuild`), or another session works on
+        this one.
+    RebuildCancelled
+        It was cancelled during the call.
+    FormationPaused
+        The scope or the extractor is paused.
+    """
+    control.refuse_paused(session, scope, key.extractor)
+    request = Request(scope, from_offset, to_offset)
+    limits = Limits(limit, concurrency, min(turn_budget, LONGEST_BUDGET / 8))
     token = uuid4()
     place = _take(session, key, request, token, limits.lease)
     if place is None:

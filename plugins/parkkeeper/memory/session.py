@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,13 @@ class Session:
         cursor = self.connection.cursor(row_factory=namedtuple_row)
         statement = statements.render(name, self.namespace)
         return retried(self.connection, lambda: cursor.execute(statement, values, prepare=prepare))
+
+    def execute_each(self, statements: Statements, name: str, values: Sequence[dict[str, Any]]) -> None:
+        """Run statement `name` once for each of `values`, in one transaction and without waiting in between."""
+        if len(values) == 1:
+            self.execute(statements, name, values[0])
+        elif values:
+            self.connection.cursor().executemany(statements.render(name, self.namespace), values)
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:

@@ -28,6 +28,7 @@ from parkkeeper.memory.outcomes import (
     FormationOutcome,
     Freshness,
     MemorySettings,
+    Miscount,
     ParkedTurn,
     Rebuild,
     RebuildOutcome,
@@ -211,39 +212,7 @@ class MemoryStore:
     ) -> RebuildOutcome:
         """Form turns of `scope` again that are formed or parked, one batch a call: call it until it is `done`.
 
-        The memory that a turn had is found until the new one replaces it, in one transaction. Who calls with the same
-        arguments goes on where the last call stopped, whatever ended that. A turn that fails keeps the memory that it
-        had; an outage ends the call and fails none.
-
-        Parameters
-        ----------
-        scope
-            Whose memory.
-        extractor
-            What makes the new memories: another extractor, or another version of the one before.
-        from_offset, to_offset
-            The range, both included; None is the last turn that there is when the rebuild begins.
-        limit
-            The most turns that this call extracts.
-        turn_budget
-            How long one extraction may take. On overrun the turn failed and the call ends.
-        concurrency
-            How many turns are extracted at once, each in a thread.
-
-        Returns
-        -------
-        RebuildOutcome
-            Figures of the whole rebuild up to now.
-
-        Raises
-        ------
-        RebuildActive
-            The scope has another rebuild that has not ended (see :meth:`cancel_rebuild`), or another session works on
-            this one.
-        RebuildCancelled
-            It was cancelled during the call.
-        FormationPaused
-            The scope or the extractor is paused.
+        See :func:`parkkeeper.memory.rebuild.rebuild`.
         """
         checked_name("scope", scope)
         check_range(from_offset, to_offset)
@@ -255,8 +224,12 @@ class MemoryStore:
                 self._session,
                 extractor,
                 key,
-                rebuild.Request(scope, from_offset, to_offset),
-                rebuild.Limits(limit, concurrency, turn_budget),
+                scope=scope,
+                from_offset=from_offset,
+                to_offset=to_offset,
+                limit=limit,
+                turn_budget=turn_budget,
+                concurrency=concurrency,
             )
 
     def cancel_rebuild(self, scope: str) -> bool:
@@ -298,15 +271,9 @@ class MemoryStore:
             return control.resume(self._session, kind, name)
 
     def set_backlog_cap(self, cap: int | None, *, scope: str | None = None) -> None:
-        """Set from which backlog on :meth:`append` is refused with :class:`BacklogFull`; at first there is no cap.
+        """Set from which backlog on :meth:`append` is refused; at first there is no cap.
 
-        Parameters
-        ----------
-        cap
-            The most turns that may wait to be formed; None: no cap.
-        scope
-            Whose backlog; None: that of the namespace, all scopes together. With a cap of the namespace each append
-            reads the counts of all scopes, and appends to several scopes at the same moment may go past it together.
+        See :func:`parkkeeper.memory.control.set_backlog_cap`.
         """
         if scope is not None:
             checked_name("scope", scope)
@@ -392,13 +359,11 @@ class MemoryStore:
             checked_name("scope", scope)
         if error_class is not None:
             parking.check_classes([error_class])
-        if older_than is not None and not isinstance(older_than, timedelta):
-            raise InvalidArgument(f"older_than is a {type(older_than).__name__}: a timedelta")
+        parking.check_parked_for("older_than", older_than)
         check_optional_counts(limit=limit, max_park_count=max_park_count)
         ids = checked_ids(observation_ids)
         with self._session.action("unpark"):
-            return parking.unpark(
-                self._session,
+            which = parking.Which(
                 observation_ids=ids,
                 scope=scope,
                 classes=None if error_class is None else [error_class],
@@ -406,11 +371,23 @@ class MemoryStore:
                 limit=limit,
                 max_park_count=max_park_count,
             )
+            return parking.unpark(self._session, which).total()
 
-    def sweep(self, policy: SweepPolicy = DEFAULT_POLICY) -> SweepOutcome:
-        """Park turns at their cap, return claims that ran out, unpark what `policy` says, and count what is parked."""
+    def sweep(self, policy: SweepPolicy = DEFAULT_POLICY, *, dry_run: bool = False) -> SweepOutcome:
+        """Park turns at their cap, return claims that ran out, unpark what `policy` says, and count what is parked.
+
+        Parameters
+        ----------
+        dry_run
+            Write nothing: the figures say what would be done, and what is parked now.
+        """
         with self._session.action("sweep"):
-            return parking.sweep(self._session, policy)
+            return parking.sweep(self._session, policy, dry_run)
+
+    def verify(self) -> list[Miscount]:
+        """Compare the kept numbers with a count of the rows, in one snapshot; return those that differ: none should."""
+        with self._session.action("verify"):
+            return reading.miscounts(self._session)
 
     def erase(
         self,
@@ -458,15 +435,7 @@ class MemoryStore:
     def expire(self, older_than: timedelta, *, reason: str) -> ErasureReceipt:
         """Erase turns that were stored longer ago than `older_than`, of all scopes, the oldest first.
 
-        Each step of up to 1,000 turns is a transaction, in which the receipt takes in what it deletes: one that is cut
-        short has deleted what its receipt says, and is not `clean`.
-
-        Parameters
-        ----------
-        older_than
-            Counted from when a turn was stored, not from when it was said, by the database's clock.
-        reason
-            A code such as ``retention``, as for :meth:`erase`.
+        See :func:`parkkeeper.memory.expiry.expire`.
         """
         expiry.check_age(older_than)
         erasure.check_reason(reason)
@@ -474,17 +443,9 @@ class MemoryStore:
             return expiry.expire(self._session, older_than, reason)
 
     def drop(self, scope: str, *, reason: str) -> ErasureReceipt:
-        """Erase all turns of `scope`, in steps as :meth:`expire` does, and what is kept about it beside its numbers.
+        """Erase all turns of `scope`, and what is kept about it beside its numbers.
 
-        Its offsets stay assigned and count as erased, and a later append goes on behind them. What is appended while
-        this runs stays, and the receipt says so.
-
-        Parameters
-        ----------
-        scope
-            Whose memory.
-        reason
-            A code such as ``account_closed``, as for :meth:`erase`.
+        See :func:`parkkeeper.memory.expiry.drop`.
         """
         checked_name("scope", scope)
         erasure.check_reason(reason)

@@ -31,6 +31,15 @@ class Change:
     replaced: bool = False
     classes: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def cause(self) -> str:
+        """Why the number of parked turns changed; one transaction does one of these."""
+        if self.erased:
+            return "erase"
+        if self.reopened is not None:
+            return "unpark"
+        return "rebuild" if self.replaced else "park"
+
     def count_parked(self, error_class: str, number: int) -> None:
         """Take in that `number` turns were parked for `error_class`; negative when they no longer are."""
         self.parked += number
@@ -48,17 +57,13 @@ def lock(session: Session, scopes: Collection[str]) -> None:
 
 def recompute(session: Session, changes: Mapping[str, Change]) -> None:
     """Take in `changes` by scope and find anew how far each scope is formed; its lock is held since :func:`lock`."""
+    classes, numbers = [], []
     for scope, change in sorted(changes.items()):
-        classes = {error_class: number for error_class, number in change.classes.items() if number}
-        if classes:
-            session.execute(
-                _SQL,
-                "count_parked",
-                {"scope": scope, "classes": list(classes), "parked": list(classes.values())},
-            )
-        session.execute(
-            _SQL,
-            "recompute",
+        by_class = {error_class: number for error_class, number in change.classes.items() if number}
+        if by_class:
+            counts = {"classes": list(by_class), "parked": list(by_class.values())}
+            classes.append({"scope": scope, "change": change.cause, **counts})
+        numbers.append(
             {
                 "scope": scope,
                 "formed": change.formed,
@@ -66,5 +71,7 @@ def recompute(session: Session, changes: Mapping[str, Change]) -> None:
                 "erased": change.erased,
                 "reopened": change.reopened,
                 "replaced": change.replaced,
-            },
+            }
         )
+    session.execute_each(_SQL, "count_parked", classes)
+    session.execute_each(_SQL, "recompute", numbers)

@@ -6,7 +6,7 @@ and `backlog` (what the namespace holds after it), and each some more; see ``doc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +15,8 @@ from psycopg.rows import dict_row
 
 from parkkeeper.database import statements
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import MemoryStore
+from parkkeeper.memory import MemoryStore, SweepPolicy
+from parkkeeper.memory.breaker import PROVIDER_CLASSES
 from parkkeeper.memory.extractors import Extractor, load
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments
@@ -138,18 +139,77 @@ class FormationBatchOperator(ParkkeeperOperator):
 class ParkSweepOperator(ParkkeeperOperator):
     """Park what has spent its attempts, hand back expired claims, unpark what the provider was to blame for.
 
-    `outcome` is ``swept`` if anything of that was done, else ``noop``. Further figures: `unparked`,
-    `claims_returned`.
+    `outcome` is ``swept`` if anything of that was done, else ``noop``; with `dry_run` if it would be. Further figures:
+    `unparked`, `claims_returned`.
+
+    Parameters
+    ----------
+    scope
+        Only this scope; None: all.
+    unpark_classes
+        Which turns are unparked, by class of failure: one, several, or none; None: the provider's classes.
+    parked_for
+        Turns that were parked less than this ago stay parked: a timedelta or seconds.
+    unpark_limit
+        How many turns are unparked at most.
+    max_park_count
+        A turn that was parked more often than this stays parked.
+    max_attempts
+        After how many failed attempts a turn is parked: as many as the batches are given.
+    dry_run
+        Write nothing; the deltas say what would be done.
     """
 
+    template_fields: Sequence[str] = (
+        *ParkkeeperOperator.template_fields,
+        "scope",
+        "unpark_classes",
+        "parked_for",
+        "unpark_limit",
+        "max_park_count",
+        "max_attempts",
+        "is_dry_run",
+    )
     outcomes = ("swept", "noop")
     requires = "memory"
 
+    def __init__(
+        self,
+        *,
+        scope: str | None = None,
+        unpark_classes: str | Collection[str] | None = None,
+        parked_for: timedelta | float | str | None = None,
+        unpark_limit: int | str = 10_000,
+        max_park_count: int | str = 3,
+        max_attempts: int | str = 6,
+        dry_run: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.scope = scope
+        self.unpark_classes = unpark_classes
+        self.parked_for = parked_for
+        self.unpark_limit = unpark_limit
+        self.max_park_count = max_park_count
+        self.max_attempts = max_attempts
+        # Not self.dry_run: that is a method of every operator.
+        self.is_dry_run = dry_run
+
     def prepare(self, namespace: Namespace) -> Work:
-        """Return the sweep; there is nothing to validate."""
+        """Validate the arguments and return the sweep."""
+        classes = self.unpark_classes if arguments.given(self.unpark_classes) else PROVIDER_CLASSES
+        policy = SweepPolicy(
+            max_attempts=arguments.whole("max_attempts", self.max_attempts, 1),
+            unpark_classes=(classes,) if isinstance(classes, str) else tuple(classes or ()),
+            max_park_count=arguments.whole("max_park_count", self.max_park_count, 1),
+            scope=arguments.optional_text(self.scope),
+            parked_for=arguments.optional_duration("parked_for", self.parked_for),
+            unpark_limit=arguments.whole("unpark_limit", self.unpark_limit, 1),
+        )
+        dry_run = arguments.flag("dry_run", self.is_dry_run)
 
         def work(connection: psycopg.Connection[Any]) -> Figures:
-            done = MemoryStore(connection, namespace).sweep()
+            done = MemoryStore(connection, namespace).sweep(policy, dry_run=dry_run)
             return {
                 "outcome": "swept" if done.parked or done.unparked or done.claims_returned else "noop",
                 "formed": 0,
