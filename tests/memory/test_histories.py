@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -16,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from memory_kit import Database, Scripted, say
 from outages import ANSWERS, outage, pass_cool_down
 from parkkeeper import database
-from parkkeeper.memory import MemoryStore
+from parkkeeper.memory import BacklogFull, FormationPaused, MemoryStore, RebuildOutcome, SweepPolicy
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
 from parkkeeper.memory.extractors.chunks import Chunks
 from parkkeeper.migrations import migrate
@@ -45,6 +47,9 @@ class Model:
     turns: dict[int, ModelTurn] = field(default_factory=dict)
     stored: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SCOPES, 0))
     epoch: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SCOPES, 0))
+    paused: set[str] = field(default_factory=set)
+    old: set[int] = field(default_factory=set)
+    version: dict[int, str] = field(default_factory=dict)
 
     def of(self, scope: str, *states: str) -> list[ModelTurn]:
         return [turn for turn in self.turns.values() if turn.scope == scope and turn.state in states]
@@ -89,6 +94,106 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
                 self.model.stored[scope] += 1
 
         @rule(
+            cap=st.integers(1, 8), turns=st.integers(1, 4), scope=st.sampled_from(SCOPES), whole=st.booleans()
+        )
+        def append_under_a_cap(self, cap: int, turns: int, scope: str, whole: bool) -> None:
+            """Refused when it would go over, and then nothing of it is stored."""
+            counted = SCOPES if whole else (scope,)
+            room = cap - sum(len(self.model.of(name, "pending")) for name in counted)
+            self.store.set_backlog_cap(cap, scope=None if whole else scope)
+            if turns <= room:
+                self.append(scope, ["ann"] * turns)
+            else:
+                with pytest.raises(BacklogFull):
+                    self.append(scope, ["ann"] * turns)
+            self.store.set_backlog_cap(None, scope=None if whole else scope)
+
+        @rule(scope=st.sampled_from(SCOPES))
+        def pause_or_resume(self, scope: str) -> None:
+            if scope in self.model.paused:
+                assert self.store.resume(scope)
+            else:
+                assert self.store.pause(scope)
+            self.model.paused ^= {scope}
+
+        @rule(
+            scope=st.sampled_from(SCOPES),
+            failing=st.sets(st.integers(0, 12)),
+            first=st.integers(0, 6),
+            length=st.integers(0, 8),
+            batch=st.integers(1, 5),
+        )
+        def rebuild(self, scope: str, failing: set[int], first: int, length: int, batch: int) -> None:
+            """Turns that fail keep what they had; the others, parked ones too, are formed anew, each exactly once."""
+            version = uuid.uuid4().hex
+            last = first + length
+
+            def answer(turn: Turn) -> list[Memory]:
+                if turn.log_offset in failing:
+                    raise ExtractionError("malformed", "no")
+                return [Memory(version)]
+
+            if scope in self.model.paused:
+                with pytest.raises(FormationPaused):
+                    self.store.rebuild(scope, Scripted(answer))
+                return
+            extractor = Scripted(answer)
+            while not (outcome := self.rebuild_on(scope, extractor, first, last, batch)).done:
+                pass
+            chosen = {
+                number: turn
+                for number, turn in self.model.turns.items()
+                if turn.scope == scope and turn.state != "pending" and first <= turn.offset <= last
+            }
+            replaced = [number for number, turn in chosen.items() if turn.offset not in failing]
+            assert (outcome.rebuilt, outcome.failed) == (len(replaced), len(chosen) - len(replaced))
+            passed = max(min(last, self.model.stored[scope] - 1) - first + 1, 0)
+            assert outcome.rebuilt + outcome.failed + outcome.skipped == passed
+            assert sorted(turn.log_offset for turn in extractor.seen) == sorted(
+                t.offset for t in chosen.values()
+            )
+            self.model.epoch[scope] += len(replaced)
+            for number in replaced:
+                turn = self.model.turns[number]
+                turn.state, turn.error_class = "formed", None
+                self.model.version[number] = version
+
+        def rebuild_on(
+            self, scope: str, extractor: Scripted, first: int, last: int, batch: int
+        ) -> RebuildOutcome:
+            return self.store.rebuild(scope, extractor, from_offset=first, to_offset=last, limit=batch)
+
+        @rule(data=st.data())
+        def grow_old(self, data: st.DataObject) -> None:
+            numbers = data.draw(st.lists(st.sampled_from(sorted(self.model.turns) or [0]), max_size=3))
+            self.db(
+                "UPDATE {schema}.observation SET ingested_at = now() - interval '1 year' "
+                "WHERE observation_id = ANY(%s)",
+                (numbers,),
+            )
+            self.model.old |= set(numbers) & set(self.model.turns)
+
+        def gone(self, numbers: list[int]) -> None:
+            for number in numbers:
+                del self.model.turns[number]
+                self.model.version.pop(number, None)
+                self.model.old.discard(number)
+
+        @rule()
+        def expire(self) -> None:
+            receipt = self.store.expire(timedelta(days=30), reason="history")
+            assert (receipt.deleted["observation"], receipt.clean) == (len(self.model.old), True)
+            self.gone(list(self.model.old))
+
+        @rule(scope=st.sampled_from(SCOPES))
+        def drop(self, scope: str) -> None:
+            numbers = [number for number, turn in self.model.turns.items() if turn.scope == scope]
+            receipt = self.store.drop(scope, reason="history")
+            assert (receipt.deleted["observation"], receipt.clean) == (len(numbers), True)
+            self.gone(numbers)
+            self.model.paused.discard(scope)
+
+        @rule(
             fates=st.lists(
                 st.sampled_from(["form", "form", "fail", "refuse", "wait"]), min_size=1, max_size=5
             ),
@@ -106,8 +211,11 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
                 expected[fate] += 1
                 (model,) = [t for t in self.model.of(turn.scope, "pending") if t.offset == turn.log_offset]
                 model.attempts += 1
+                assert turn.scope not in self.model.paused
                 if fate == "form":
                     model.state = "formed"
+                    (number,) = [n for n, known in self.model.turns.items() if known is model]
+                    self.model.version[number] = "x"
                     return [Memory("x")]
                 if fate == "wait":
                     model.attempts -= 1
@@ -119,6 +227,7 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
                 raise ExtractionError(model.error_class, "no")
 
             outcome = self.store.form_batch(Scripted(answer), scope=scope, limit=len(fates), max_attempts=CAP)
+            assert outcome.paused == (scope in self.model.paused)
             assert (outcome.formed, outcome.deferred) == (expected["form"], expected["wait"])
             assert (outcome.failed, outcome.parked) == (expected["fail"] + expected["refuse"], parked)
             assert outcome.backlog == sum(
@@ -134,7 +243,8 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
             if outcome.circuit == "closed":  # it was too little to tell by
                 self.db.come_due()
                 outcome = self.store.form_batch(outage("500"), max_attempts=CAP)
-            pending = [turn for name in SCOPES for turn in self.model.of(name, "pending")]
+            names = [name for name in SCOPES if name not in self.model.paused]
+            pending = [turn for name in names for turn in self.model.of(name, "pending")]
             assert outcome.circuit == ("open" if pending else "closed")
             pass_cool_down(self.db)
             assert self.store.form_batch(Scripted(Chunks().extract), scope="nobody").circuit == "closed"
@@ -163,12 +273,18 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
             assert self.store.unpark(scope=scope, error_class=error_class) == len(chosen)
             self.reopen(chosen)
 
-        @rule()
-        def sweep(self) -> None:
+        @rule(
+            classes=st.sampled_from([None, ("refusal",), ("refusal", "unavailable"), ()]),
+            scope=st.sampled_from([None, *SCOPES]),
+            most=st.sampled_from([1, 10_000]),
+        )
+        def sweep(self, classes: tuple[str, ...] | None, scope: str | None, most: int) -> None:
             chosen = [
                 turn
                 for turn in self.model.turns.values()
-                if turn.state == "parked" and turn.error_class == "unavailable"
+                if turn.state == "parked"
+                and turn.error_class in (("unavailable",) if classes is None else classes)
+                and scope in (None, turn.scope)
             ]
             counts = dict(
                 self.db(
@@ -177,7 +293,17 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
             )
             ids = {(turn.scope, turn.offset): number for number, turn in self.model.turns.items()}
             chosen = [turn for turn in chosen if counts[ids[turn.scope, turn.offset]] <= 3]
-            assert self.store.sweep().unparked == len(chosen)
+            asked = {} if classes is None else {"unpark_classes": classes}
+            policy = SweepPolicy(scope=scope, unpark_limit=most, **asked)
+            if len(chosen) > most:
+                (first,) = self.db(
+                    "SELECT observation_id FROM {schema}.observation WHERE observation_id = ANY(%s) "
+                    "ORDER BY parked_at, observation_id LIMIT 1",
+                    ([ids[turn.scope, turn.offset] for turn in chosen],),
+                )
+                chosen = [self.model.turns[first[0]]]
+            assert self.store.sweep(policy, dry_run=True).unparked == len(chosen)
+            assert self.store.sweep(policy).unparked == len(chosen)
             self.reopen(chosen)
 
         @rule(
@@ -198,8 +324,7 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
             ]
             receipt = self.store.erase(scope=scope, subject=subject, observation_ids=ids, reason="history")
             assert (receipt.deleted["observation"], receipt.clean) == (len(chosen), True)
-            for number in chosen:
-                del self.model.turns[number]
+            self.gone(chosen)
 
         @invariant()
         def every_number_is_the_models(self) -> None:
@@ -214,6 +339,7 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
                     model.of(scope, "pending", "formed", "parked")
                 )
                 assert found.epoch == model.epoch[scope]
+                assert (found.paused_at is not None) == (scope in model.paused)
                 assert sum(found.by_class.values()) == len(parked)
                 assert found.by_class == {
                     error_class: sum(turn.error_class == error_class for turn in parked)
@@ -224,6 +350,34 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
                 assert listed == [turn.log_offset for turn in self.store.parked(scope)]
                 for offset in range(-1, model.stored[scope] + 1):
                     assert self.store.turn_status(scope, offset) == model.status(scope, offset)
+
+        @invariant()
+        def the_kept_numbers_are_those_of_the_rows(self) -> None:
+            assert self.store.verify() == []
+            for scope in SCOPES:
+                oldest = self.db.one(
+                    "SELECT min(parked_at) FROM {schema}.observation WHERE scope = %s", (scope,)
+                )
+                assert self.store.freshness(scope).oldest_parked_at == oldest
+
+        @invariant()
+        def the_record_adds_up_to_what_is_parked(self) -> None:
+            rows = self.db(
+                "SELECT scope, error_class::text, "
+                "sum(CASE change WHEN 'park' THEN turns ELSE -turns END)::integer "
+                "FROM {schema}.parking_record GROUP BY 1, 2"
+            )
+            recorded = {(scope, error_class): turns for scope, error_class, turns in rows if turns}
+            parked = [turn for turn in self.model.turns.values() if turn.state == "parked"]
+            assert recorded == Counter((turn.scope, turn.error_class) for turn in parked)
+
+        @invariant()
+        def a_turn_has_one_version_of_its_memory(self) -> None:
+            found = self.db(
+                "SELECT d.source_id, m.text FROM {schema}.memory AS m "
+                "JOIN {schema}.projection_dependency AS d ON d.derived_id = m.memory_id"
+            )
+            assert sorted(found) == sorted(self.model.version.items())
 
         @invariant()
         def memory_is_of_formed_turns_only(self) -> None:

@@ -3,14 +3,14 @@
 -- name: freshness
 -- One statement, one snapshot. Counts are kept, so its cost does not grow with the log; the ranges of parked turns are
 -- bounded by the rows that are looked at, from where parked turns can be to the last one that there is.
-SELECT w.log_offset + 1 AS stored,
-       f.formed_offset,
-       f.formed_strict_offset,
-       f.formed AS formed_turns,
-       f.parked,
-       f.erased,
-       f.epoch,
-       (SELECT s.paused_at FROM {schema}.scope_setting AS s WHERE s.scope = w.scope) AS paused_at,
+SELECT coalesce(w.log_offset + 1, 0) AS stored,
+       coalesce(f.formed_offset, -1) AS formed_offset,
+       coalesce(f.formed_strict_offset, -1) AS formed_strict_offset,
+       coalesce(f.formed, 0) AS formed_turns,
+       coalesce(f.parked, 0) AS parked,
+       coalesce(f.erased, 0) AS erased,
+       coalesce(f.epoch, 0) AS epoch,
+       s.paused_at,
        f.oldest_parked_at,
        CASE WHEN f.parked > 0 THEN ARRAY(
             SELECT o.log_offset
@@ -23,9 +23,10 @@ SELECT w.log_offset + 1 AS stored,
               WHERE c.scope = w.scope AND c.parked > 0 ORDER BY c.error_class) AS classes,
        ARRAY(SELECT c.parked FROM {schema}.parked_class AS c
               WHERE c.scope = w.scope AND c.parked > 0 ORDER BY c.error_class) AS class_counts
-  FROM {schema}.watermark AS w
-  JOIN {schema}.watermark_formed AS f ON f.scope = w.scope
- WHERE w.scope = %(scope)s
+  FROM (SELECT %(scope)s::text AS scope) AS asked
+  LEFT JOIN {schema}.watermark AS w ON w.scope = asked.scope
+  LEFT JOIN {schema}.watermark_formed AS f ON f.scope = asked.scope
+  LEFT JOIN {schema}.scope_setting AS s ON s.scope = asked.scope
 
 -- name: turn_status
 SELECT CASE

@@ -18,8 +18,7 @@ WALKED = 1_000
 def freshness(session: Session, scope: str) -> Freshness:
     """Read how far `scope` is formed; a scope without a turn is all zeros."""
     row = session.execute(_SQL, "freshness", {"scope": scope, "walk": WALKED + 1}).fetchone()
-    if row is None:
-        return Freshness(scope, 0, None, None, 0, (), False, None, 0, {}, 0, 0)
+    assert row is not None
     return Freshness(
         scope=scope,
         stored=row.stored,
