@@ -20,6 +20,7 @@ PAGES = [
     "how-to/look-after-the-ring.md",
     "how-to/park-and-unpark.md",
     "how-to/rebuild-a-scope.md",
+    "how-to/hold-formation-back.md",
     "how-to/erase-a-subject.md",
     "how-to/write-an-extractor.md",
     "explanation/migrations.md",

@@ -28,6 +28,16 @@ CALLS: dict[str, tuple[str, Callable[[MemoryStore], Any]]] = {
     "unpark": ("observation", lambda s: s.unpark()),
     "sweep": ("observation", lambda s: s.sweep()),
     "sweep, its last step": ("parked_class", lambda s: s.sweep()),
+    "verify": ("observation", lambda s: s.verify()),
+    "rebuild": ("rebuild", lambda s: s.rebuild("s", Chunks())),
+    "rebuild, in the middle": ("watermark_formed", lambda s: s.rebuild("s", Chunks())),
+    "cancel_rebuild": ("rebuild", lambda s: s.cancel_rebuild("s")),
+    "expire": ("erasure_request", lambda s: s.expire(timedelta(days=1), reason="test")),
+    "drop": ("watermark_formed", lambda s: s.drop("s", reason="test")),
+    "pause": ("scope_setting", lambda s: s.pause("s")),
+    "resume": ("extractor_pause", lambda s: s.resume(extractor="e")),
+    "set_backlog_cap": ("settings", lambda s: s.set_backlog_cap(9)),
+    "settings": ("scope_setting", lambda s: s.settings()),
     "erase": ("settings", lambda s: s.erase(subject="ann", reason="test")),
     "recall": ("memory", lambda s: s.recall("s", "word")),
 }
@@ -39,7 +49,8 @@ def test_a_lock_that_comes_free_is_waited_for(
 ) -> None:
     table, call = CALLS[case]
     waiting = another(application_name="waiting", lock_timeout=timedelta(milliseconds=300))
-    waiting.append("s", say("word"))
+    waiting.append_many("s", [{"messages": say("word")}] * 2)
+    waiting.form_batch(Chunks(), limit=1)
     tries: set[object] = set()
 
     def tried_again() -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from memory_kit import PATIENCE, Database, failing, in_thread, say, until
-from parkkeeper.memory import MemoryStore
+from parkkeeper.memory import MemoryStore, RebuildActive, RebuildCancelled
 from parkkeeper.memory.extractors.chunks import Chunks
 
 GATE = 8_240_631  # an advisory lock of the test's own
@@ -47,7 +48,14 @@ ACTIONS: dict[str, Action] = {
     "unpark": lambda store: store.unpark(error_class="refusal"),
     "unpark another": lambda store: store.unpark(error_class="malformed"),
     "erase": lambda store: store.erase(subject="ann", reason="request"),
+    "rebuild": lambda store: rebuilt(store),
+    "drop": lambda store: store.drop("s", reason="request"),
 }
+
+
+def rebuilt(store: MemoryStore) -> None:
+    with suppress(RebuildActive, RebuildCancelled):
+        store.rebuild("s", Chunks())
 
 
 @pytest.fixture
@@ -89,3 +97,4 @@ def test_two_at_once_leave_what_a_recount_of_the_rows_says(
     formed, strict = (-1 if offset is None else offset for offset in (found.formed, found.formed_strict))
     assert db(RECOUNT) == [(found.stored, formed, strict, found.parked, found.backlog, found.erased)]
     assert sum(found.by_class.values()) == found.parked
+    assert mixed.verify() == []

@@ -113,7 +113,8 @@ class Freshness:
     by_class
         How many turns are parked for each class of error.
     epoch
-        Grows whenever `formed` may have gone down: a number read before is no longer a lower bound.
+        Grows whenever `formed` may have gone down, so that a number read before is no lower bound any more, and when a
+        rebuild has replaced memory.
     erased
         Offsets that were assigned and have no turn any more.
     paused_at

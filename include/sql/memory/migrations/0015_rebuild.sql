@@ -55,3 +55,7 @@ CREATE TABLE {schema}.rebuild_failure (
 );
 COMMENT ON TABLE {schema}.rebuild_failure IS
     'Which turns a rebuild could not form, and why, as a class: no text. They keep the memory that they had.';
+
+COMMENT ON COLUMN {schema}.watermark_formed.epoch IS
+    'Grows when formed_offset may have gone down or memory of a formed turn was replaced, so that a reader can tell that '
+    'what it remembers no longer holds.';
