@@ -148,7 +148,7 @@ def rebuild(
     What a turn had is found until the new memory replaces it. When this is ended half-way, the same command goes on
     where it stopped. A turn that fails keeps what it had. Exit code 1 when the provider does not answer.
 
-    Example: `parkkeeper memory rebuild -n support -s ada --extractor llm`
+    Example: `parkkeeper memory rebuild -n support -s ada --from-offset 100`
     """
     if cancel:
         with ready(dsn, namespace, "memory") as (connection, space):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parkkeeper.database import statements, transaction
+from parkkeeper.database import statements
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory.errors import FormationPaused
 from parkkeeper.memory.outcomes import MemorySettings, ScopeSettings
@@ -68,8 +68,7 @@ def set_backlog_cap(session: Session, cap: int | None, scope: str | None) -> Non
 
 def settings(session: Session) -> MemorySettings:
     """Return what is decided at present."""
-    with transaction(session.connection, "settings"):
-        cap = session.execute(_SQL, "namespace_cap", {}).fetchone()
-        scopes = [ScopeSettings(*row) for row in session.execute(_SQL, "scopes", {})]
-        extractors = {row.extractor: row.paused_at for row in session.execute(_SQL, "extractors", {})}
-        return MemorySettings(None if cap is None else cap.backlog_cap, scopes, extractors)
+    cap = session.execute(_SQL, "namespace_cap", {}).fetchone()
+    scopes = [ScopeSettings(*row) for row in session.execute(_SQL, "scopes", {})]
+    extractors = {row.extractor: row.paused_at for row in session.execute(_SQL, "extractors", {})}
+    return MemorySettings(None if cap is None else cap.backlog_cap, scopes, extractors)
