@@ -57,7 +57,8 @@ class QueueStorage:
 
     Every method raises :class:`~parkkeeper.errors.UnknownNamespace` when the namespace has no queue, and
     :class:`~parkkeeper.errors.InvalidArgument` (for a name ``InvalidName``) when an argument is outside its rule,
-    before anything is sent to the database.
+    before anything is sent to the database. :meth:`claim`, and what ends or extends claims, raise
+    :class:`~parkkeeper.queue.errors.IsolationRefused` when the caller's transaction is REPEATABLE READ or SERIALIZABLE.
 
     Parameters
     ----------
@@ -188,11 +189,6 @@ class QueueStorage:
         -------
         list of ClaimedJob
             Empty when nothing is available, the queue is paused, or no job was ever enqueued to it.
-
-        Raises
-        ------
-        IsolationRefused
-            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
         """
         return claim.claim(self.connection, self.namespace, queue, limit, lease=lease)
 
@@ -204,11 +200,6 @@ class QueueStorage:
         int
             How many were finalised. A claim that is stale is not: its job was finished before, cancelled, or taken for
             abandoned. A lease that ran out without that is no hindrance.
-
-        Raises
-        ------
-        IsolationRefused
-            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
         """
         return close.complete(self.connection, self.namespace, claims)
 
@@ -229,11 +220,6 @@ class QueueStorage:
             ``"retryable"``: the job can be claimed again after 1 s, doubled with each attempt up to 1 h, +-10 %.
             ``"failed"``: it was the last attempt. ``"dead_lettered"``: it was, and the queue keeps dead letters. None:
             the claim is stale and nothing was recorded.
-
-        Raises
-        ------
-        IsolationRefused
-            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
         """
         return self.fail_many([(claim, error)], terminal=terminal)[0]
 
@@ -261,11 +247,6 @@ class QueueStorage:
         -------
         int
             How many were put off. A claim that is stale is not, as with :meth:`complete`.
-
-        Raises
-        ------
-        IsolationRefused
-            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
         """
         return close.snooze(self.connection, self.namespace, claims, until)
 
@@ -277,11 +258,6 @@ class QueueStorage:
         bool
             True when the job is cancelled now because of this call; the worker that may run it finds its claim stale.
             False when there is no such job or it has ended.
-
-        Raises
-        ------
-        IsolationRefused
-            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
         """
         return close.cancel(self.connection, self.namespace, job_id)
 
@@ -299,11 +275,6 @@ class QueueStorage:
         int
             How many of the claims are still this worker's; one that is given twice counts once. A lease that had run
             out is taken up again if nobody has rescued the job.
-
-        Raises
-        ------
-        IsolationRefused
-            The caller's transaction is REPEATABLE READ or SERIALIZABLE.
         """
         return leases.extend(self.connection, self.namespace, claims, lease)
 
