@@ -78,29 +78,35 @@ def _address(dsn: str, name: str) -> str:
 
 def run(result: Run, module: str, python: Path, dsn: str, jobs: int) -> None:
     """Let one queue do a round in a process of its own; trouble of any kind costs only what comes after it."""
+    output, result.trouble = spoken(python, ["peers", module, str(jobs)], dsn, PATIENCE)
+    result.hear(output)
+
+
+def spoken(python: Path, program: list[str], dsn: str, patience: float) -> tuple[str, str]:
+    """Run a module of the peers on a database of its own; return what it said, and what went wrong with it."""
     if not python.exists():
-        result.trouble = f"skipped: there is no {python.parent.parent.name}"
-        return
+        return "", f"skipped: there is no {python.parent.parent.name}"
     with empty_database(dsn) as address:
         process = subprocess.Popen(
-            [python, "-m", "peers", module, str(jobs)],
+            [python, "-m", *program],
             cwd=HERE,
             env=os.environ | {"BENCH_DSN": address},  # Not among the arguments, which others can list.
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+        trouble = ""
         try:
-            output, errors = process.communicate(timeout=PATIENCE)
+            output, errors = process.communicate(timeout=patience)
             if process.returncode:
-                result.trouble = (errors.strip().splitlines() or [f"ended with {process.returncode}"])[-1]
+                trouble = (errors.strip().splitlines() or [f"ended with {process.returncode}"])[-1]
         except (subprocess.TimeoutExpired, KeyboardInterrupt) as stopped:
             process.kill()
             output, errors = process.communicate()
-            result.trouble = (
-                f"over {PATIENCE} s" if isinstance(stopped, subprocess.TimeoutExpired) else "interrupted"
+            trouble = (
+                f"over {patience:g} s" if isinstance(stopped, subprocess.TimeoutExpired) else "interrupted"
             )
-    result.hear(output)
+    return output, trouble
 
 
 def show(results: dict[str, Run], jobs: int) -> None:
@@ -130,15 +136,21 @@ def main(jobs: int = 3_000) -> None:
     """Give each queue `jobs` jobs for each piece of work, one queue after the other, and that several times."""
     results = {name: Run() for name in QUEUES}
     with embedded.resolve_dsn() as dsn:
-        with database.connect(dsn) as connection:
-            [version] = connection.execute("SELECT current_setting('server_version')").fetchone() or ["?"]
-            [fsync] = connection.execute("SELECT current_setting('fsync')").fetchone() or ["?"]
+        measured_on = machine(dsn)
         for name, (module, python) in ROUNDS * list(QUEUES.items()):
             if not results[name].trouble:
                 run(results[name], module, python, dsn, jobs)
     show(results, jobs)
+    Console().print(measured_on)
+
+
+def machine(dsn: str) -> str:
+    """Say what is measured on, and how busy that is now."""
+    with database.connect(dsn) as connection:
+        [version] = connection.execute("SELECT current_setting('server_version')").fetchone() or ["?"]
+        [fsync] = connection.execute("SELECT current_setting('fsync')").fetchone() or ["?"]
     load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
-    Console().print(
+    return (
         f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"Postgres {version} on the same machine with fsync {fsync}, load {load}"
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 import awa
 import psycopg
 
-from .protocol import ENQUEUED_AT_ONCE, Countdown, MeantToFail
+from .protocol import ENQUEUED_AT_ONCE, Countdown, MeantToFail, Prune
 
 WORKERS = 200
 
@@ -30,6 +32,7 @@ class Queue:
     """Its defaults, but for the number of handlers."""
 
     settings = f"enqueue_many_copy, {WORKERS} handlers at once"
+    rows_when_done = 0
 
     async def install(self, dsn: str) -> None:
         self._dsn = dsn
@@ -47,21 +50,39 @@ class Queue:
 
     async def drain(self, jobs: int, *, failing: bool) -> None:
         countdown = Countdown(jobs)
+        async with self._worker(countdown.handled):
+            await countdown.over()
+
+    async def unfinished(self) -> int:
+        return sum(stat.total_queued + stat.running for stat in await self._client.queue_stats())
+
+    async def settle(self) -> None:
+        """Nothing: its maintenance runs in its worker, on its own clock."""
+
+    def at_work(self) -> AbstractAsyncContextManager[None]:
+        return self._worker(lambda: None)
+
+    async def second(self, jobs: int) -> None:
+        if jobs:
+            await self.enqueue(jobs, failing=False)
+
+    def prunes(self) -> list[Prune]:
+        return []
+
+    @asynccontextmanager
+    async def _worker(self, handled: Callable[[], None]) -> AsyncIterator[None]:
         client = awa.AsyncClient(self._dsn)
 
         @client.task(Noop, queue="bench")
         async def noop(job: awa.Job) -> None:
-            countdown.handled()
+            handled()
 
         @client.task(Failing, queue="bench")
         async def fail(job: awa.Job) -> None:
-            countdown.handled()
+            handled()
             raise MeantToFail
 
         await client.start([("bench", WORKERS)])
-        await countdown.over()
+        yield
         await client.shutdown(timeout_ms=60_000)
         await client.close()
-
-    async def unfinished(self) -> int:
-        return sum(stat.total_queued + stat.running for stat in await self._client.queue_stats())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
 
 #: Jobs in one call of the queue's own way to enqueue many.
 ENQUEUED_AT_ONCE = 1_000
@@ -26,6 +27,34 @@ class Peer(Protocol):
 
     async def unfinished(self) -> int:
         """Count the jobs that have not come to an end."""
+
+
+class Keeper(Peer, Protocol):
+    """A queue that keeps failed jobs for a while in its table ``done_entries``, and is looked at while it does."""
+
+    #: How many rows it inserts there for a job that is completed.
+    rows_when_done: int
+
+    async def settle(self) -> None:
+        """Do once what belongs to the jobs that have failed, not to keeping them."""
+
+    def at_work(self) -> AbstractAsyncContextManager[None]:
+        """Have a worker and maintenance for as long as the block lasts."""
+
+    async def second(self, jobs: int) -> None:
+        """Let so many jobs come and be worked off, and do what is due each second."""
+
+    def prunes(self) -> list[Prune]:
+        """Return the prunes since the work began, where the queue tells of them."""
+
+
+class Prune(NamedTuple):
+    """One prune: milliseconds in all, waiting for locks, and under exclusive locks; failed rows moved."""
+
+    ms: float
+    lock_ms: float
+    exclusive_ms: float
+    moved: int
 
 
 class Countdown:
