@@ -32,10 +32,11 @@ UPDATE {schema}.done_entries
    AND state = 'failed'
 
 -- name: failed_jobs
--- The oldest failed jobs of some kinds.
+-- The oldest failed jobs of some kinds that no prune has met yet.
 SELECT job_id
   FROM {schema}.terminal_jobs
  WHERE state = 'failed'
+   AND slot >= 0
    AND kind = ANY (%(kinds)s)
  ORDER BY job_id
  LIMIT %(limit)s
