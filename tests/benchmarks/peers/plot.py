@@ -48,7 +48,9 @@ def bars(panel: Any, title: str, values: list[tuple[dict[str, Any], float]]) -> 
             color=colour,
             label=name,
         )
-        panel.bar_label(drawn, labels=[f"{y:.3g}" for _, y in found], fontsize=7, padding=1)
+        panel.bar_label(
+            drawn, labels=[f"{y:,.0f}" if y >= 10 else f"{y:.2g}" for _, y in found], fontsize=7, padding=1
+        )
     panel.set_xticks(range(len(places)), [f"{failed:,}\n{held}" for failed, held in places])
     panel.set_yscale("symlog", linthresh=0.1)
     panel.margins(y=0.15)
