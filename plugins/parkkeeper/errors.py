@@ -51,6 +51,10 @@ class DatabaseOutdated(MigrationError):
     """The namespace lacks migrations that this package needs."""
 
 
+class LedgerMissing(MigrationError):
+    """The schema holds objects already, and no ledger says which migrations made them."""
+
+
 class MigrationBlocked(MigrationError):
     """A lock that a migration needs was not had in the time allowed."""
 

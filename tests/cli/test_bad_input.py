@@ -46,7 +46,7 @@ MEMORY = {
 }
 ADMINISTRATION = [
     (command, "--family", family)
-    for command in ("migrate", "plan", "status")
+    for command in ("migrate", "plan", "status", "baseline")
     for family in migrations.FAMILIES
 ]
 LINE = b'{"scope": "ada", "messages": [{"role": "user", "content": "hello"}]}\n'

@@ -46,7 +46,7 @@ def test_the_help_of_every_command_teaches(run, command: tuple[str, ...], monkey
 
 def test_the_commands_are_those_that_are_promised() -> None:
     promised = {
-        (): "migrate plan status render",
+        (): "migrate plan status verify baseline render",
         ("queue",): "create enqueue work counts pause resume rescue rotate prune retry-failed jobs "
         "expiring ring show cancel set grow evacuate roll-up rebuild-counters",
         ("memory",): "append form freshness turn parked unpark circuit erase recall "
@@ -177,7 +177,7 @@ def test_migrating_planning_and_status_agree(run, namespace: str) -> None:
     assert run("migrate", "--family", "memory", "-n", namespace, "--target", plan[1]["version"]).code == 0
     applied = run("migrate", "--family", "memory", "-n", namespace, "--json").json
     assert [row["version"] for row in applied] == [row["version"] for row in plan[2:]]
-    assert list(applied[0]) == ["family", "version", "name", "sha256", "applied_at", "duration_ms"]
+    assert list(applied[0]) == ["family", "version", "name", "sha256", "applied_at", "duration_ms", "retries"]
     after = run("status", "--family", "memory", "-n", namespace, "--json").json
     assert ([row["name"] for row in after["applied"]], after["pending"]) == (
         [row["name"] for row in plan],

@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from parkkeeper import migrations
+from parkkeeper.migrations import files
 
 Connection = psycopg.Connection[Any]
 
@@ -72,7 +73,7 @@ def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     """Let the package ship these files, and no others, as the queue family."""
     folder = tmp_path / "queue" / "migrations"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(migrations, "sql_root", lambda: tmp_path)
+    monkeypatch.setattr(files, "sql_root", lambda: tmp_path)
 
     def write(files: Mapping[str, str]) -> None:
         for path in folder.iterdir():

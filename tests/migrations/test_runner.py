@@ -13,6 +13,7 @@ from psycopg import sql
 
 from parkkeeper import migrations
 from parkkeeper.errors import MigrationBlocked, MigrationError, TransactionOpen
+from parkkeeper.migrations import Patience
 
 Ship = Callable[[Mapping[str, str]], None]
 Ledger = Callable[[], list[int]]
@@ -159,6 +160,16 @@ def waiting(connection: psycopg.Connection[Any], backend: int) -> str | None:
     return row and row[0]
 
 
+def tried(connection: psycopg.Connection[Any], backend: int) -> bool:
+    """Whether the last statement of `backend` was about the namespace's lock, or waits for one."""
+    row = connection.execute(
+        "SELECT wait_event_type = 'Lock' OR query LIKE '%%try_advisory%%' OR query IN ('ROLLBACK', 'COMMIT')"
+        " FROM pg_stat_activity WHERE pid = %s",
+        [backend],
+    ).fetchone()
+    return bool(row and row[0])
+
+
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
 def test_two_runners_at_once_apply_each_migration_once(
     connection, connect, namespace: str, ship: Ship, ledger: Ledger, in_thread, until, isolation: str
@@ -179,7 +190,9 @@ def test_two_runners_at_once_apply_each_migration_once(
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f'"{namespace}"'])
         threads = [in_thread(lambda index=index: run(index)) for index in range(2)]
         observer = connect()
-        until(lambda: all(waiting(observer, session.info.backend_pid) for session in sessions))
+        until(lambda: any(waiting(observer, session.info.backend_pid) for session in sessions))
+        # The other one tries for the namespace's lock meanwhile.
+        until(lambda: all(tried(observer, session.info.backend_pid) for session in sessions))
     for thread in threads:
         thread.join(30)
     assert sorted(applied[0] + applied[1]) == list(range(1, 9)) == ledger()
@@ -209,10 +222,8 @@ def test_two_first_runs_in_one_namespace_do_not_collide(
 
 
 def test_a_migration_that_does_not_get_its_lock_is_named_and_leaves_nothing(
-    connection, connect, namespace: str, ship: Ship, ledger: Ledger, monkeypatch
+    connection, connect, namespace: str, ship: Ship, ledger: Ledger
 ) -> None:
-    monkeypatch.setattr(migrations, "LOCK_TIMEOUT", timedelta(milliseconds=50))
-    monkeypatch.setattr(migrations, "ATTEMPTS", 2)
     ship(ONE)
     migrations.migrate(connection, namespace, "queue")
     ship(TWO)
@@ -222,22 +233,24 @@ def test_a_migration_that_does_not_get_its_lock_is_named_and_leaves_nothing(
         with pytest.raises(
             MigrationBlocked, match=r"0002_two\.sql did not get its locks in 2 attempts of 0\.05 s \(55P03\)"
         ):
-            migrations.migrate(connection, namespace, "queue")
+            migrations.migrate(
+                connection, namespace, "queue", patience=Patience(timedelta(milliseconds=50), attempts=2)
+            )
         assert ledger() == [1]
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     assert [m.version for m in migrations.migrate(connection, namespace, "queue")] == [2]
 
 
 def test_a_run_goes_on_by_itself_when_the_lock_goes(
-    connection, connect, namespace: str, ship: Ship, ledger: Ledger, in_thread, until, monkeypatch
+    connection, connect, namespace: str, ship: Ship, ledger: Ledger, in_thread, until
 ) -> None:
-    monkeypatch.setattr(migrations, "LOCK_TIMEOUT", timedelta(milliseconds=100))
     ship(ONE)
     migrations.migrate(connection, namespace, "queue")
     ship(TWO)
     runner, holder = connect(), connect()
     backend = runner.info.backend_pid
     seen: set[str | None] = set()
+    applied: list[migrations.AppliedMigration] = []
 
     def tried_twice() -> bool:
         seen.add(waiting(connection, backend))
@@ -245,10 +258,17 @@ def test_a_run_goes_on_by_itself_when_the_lock_goes(
 
     with holder.transaction():
         holder.execute(sql.SQL("LOCK TABLE {}.one IN ACCESS SHARE MODE").format(sql.Identifier(namespace)))
-        thread = in_thread(lambda: migrations.migrate(runner, namespace, "queue"))
+        thread = in_thread(
+            lambda: applied.extend(
+                migrations.migrate(
+                    runner, namespace, "queue", patience=Patience(timedelta(milliseconds=100), attempts=100)
+                )
+            )
+        )
         until(tried_twice)
     thread.join(30)
     assert ledger() == [1, 2]
+    assert applied[0].retries >= 1
 
 
 def test_a_runner_that_is_cancelled_says_so_itself(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -105,16 +106,19 @@ def test_what_parkkeeper_refuses_fails_for_good(error: type[Exception]) -> None:
 
 
 def test_a_migration_that_did_not_get_its_locks_is_retried(
-    connection: psycopg.Connection, connect: Connect, namespace: str, monkeypatch: pytest.MonkeyPatch
+    connection: psycopg.Connection, connect: Connect, namespace: str
 ) -> None:
-    monkeypatch.setattr(migrations, "ATTEMPTS", 1)
-    monkeypatch.setattr(migrations, "LOCK_TIMEOUT", migrations.timedelta(milliseconds=20))
     migrations.migrate(connection, namespace, "memory", target=1)
     other = connect()
     other.autocommit = False
     other.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(namespace, "observation")))
     with pytest.raises(AirflowException, match="did not get its locks") as raised, translated():
-        migrations.migrate(connection, namespace, "memory")
+        migrations.migrate(
+            connection,
+            namespace,
+            "memory",
+            patience=migrations.Patience(lock_timeout=timedelta(milliseconds=20), attempts=1),
+        )
     assert retried(raised.value)
 
 

@@ -1,18 +1,25 @@
-"""``parkkeeper migrate | plan | status | render``."""
+"""``parkkeeper migrate | plan | status | verify | baseline | render``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
 from parkkeeper import migrations
+from parkkeeper.cli.failures import NAMESPACE
 from parkkeeper.cli.options import Dsn, Family, Json, NamespaceName, connected
 from parkkeeper.cli.output import emit
+from parkkeeper.cli.parsing import duration
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.migrations import AppliedMigration, Migration
+from parkkeeper.migrations import AppliedMigration, Migration, Patience
+
+#: What a session of the program has.
+STATEMENT_TIMEOUT = timedelta(minutes=5)
+LOCK_TIMEOUT = Patience().lock_timeout
 
 Target = Annotated[
     int | None,
@@ -28,11 +35,31 @@ Slots = Annotated[
         help="How many slots the queue's ring is made with, 4 to 256. [default: 16]",
     ),
 ]
+LockTimeout = Annotated[
+    timedelta,
+    typer.Option(
+        "--lock-timeout",
+        metavar="DURATION",
+        parser=duration,
+        help="How long a statement waits for a lock, and writers behind it. [default: 2s]",
+        show_default=False,
+    ),
+]
+StatementTimeout = Annotated[
+    timedelta,
+    typer.Option(
+        "--statement-timeout",
+        metavar="DURATION",
+        parser=duration,
+        help="The longest a statement may take. [default: 5m]",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`, beside its groups."""
-    for command in (migrate, plan, status, render):
+    for command in (migrate, plan, status, verify, baseline, render):
         app.command()(command)
 
 
@@ -41,6 +68,8 @@ def migrate(
     namespace: NamespaceName,
     target: Target = None,
     queue_slots: Slots = None,
+    lock_timeout: LockTimeout = LOCK_TIMEOUT,
+    statement_timeout: StatementTimeout = STATEMENT_TIMEOUT,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
@@ -51,8 +80,11 @@ def migrate(
     Example: `parkkeeper migrate --family queue -n jobs --queue-slots 32`
     """
     slots = _slots(family, queue_slots)
+    patience = Patience(lock_timeout, statement_timeout=statement_timeout)
     with connected(dsn, namespace) as (connection, space):
-        applied = migrations.migrate(connection, space, family, target=target, queue_slots=slots)
+        applied = migrations.migrate(
+            connection, space, family, target=target, queue_slots=slots, patience=patience
+        )
     notes = []
     if queue_slots is not None and not any(row.version == 1 for row in applied):
         notes.append("The ring exists already: --queue-slots counts only when it is first made.")
@@ -95,6 +127,40 @@ def status(family: Family, namespace: NamespaceName, dsn: Dsn = None, json: Json
         emit(_plan(found.pending, json), as_json=False, empty="nothing to apply")
 
 
+def verify(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
+    """Compare the tables, indexes, constraints and functions of a namespace with a fresh install.
+
+    The fresh install is made in a transaction that is rolled back. Fails with exit code 4 when anything differs, and
+    says what.
+
+    Example: `parkkeeper verify -n jobs`
+    """
+    with connected(dsn, namespace) as (connection, space):
+        found = migrations.verify(connection, space)
+    if json:
+        emit(found, as_json=True)
+    else:
+        versions = ", ".join(f"{family} {version:04d}" for family, version in found.versions.items())
+        emit(found.differences, as_json=False, empty=f"as a fresh install of {versions} makes it")
+    if found.differences:
+        raise typer.Exit(NAMESPACE)
+
+
+def baseline(
+    family: Family, namespace: NamespaceName, target: Target = None, dsn: Dsn = None, json: Json = False
+) -> None:
+    """Take over tables that are there already: write the ledger that they lack.
+
+    For a schema that was restored without its ledger. The tables are compared with a fresh install first, and nothing
+    is written unless they are what the migrations make.
+
+    Example: `parkkeeper baseline --family memory -n support`
+    """
+    with connected(dsn, namespace) as (connection, space):
+        taken = migrations.baseline(connection, space, family, target=target)
+    emit(taken if json else _brief(taken), as_json=json)
+
+
 def render(
     family: Family,
     namespace: NamespaceName,
@@ -129,6 +195,7 @@ def _brief(applied: Sequence[AppliedMigration]) -> list[dict[str, Any]]:
             "name": row.name,
             "applied_at": row.applied_at,
             "duration_ms": row.duration_ms,
+            "retries": row.retries,
         }
         for row in applied
     ]
