@@ -18,6 +18,13 @@ SELECT to_regclass(%(ledger)s) IS NOT NULL,
                  WHERE relnamespace = to_regnamespace(%(schema)s) AND relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
                  ORDER BY relname LIMIT 3) AS held)
 
+-- name: candidates
+-- Schemas with a ledger whose name is like a pattern.
+SELECT nspname
+  FROM pg_namespace
+ WHERE nspname LIKE %(like)s AND to_regclass(quote_ident(nspname) || '.schema_migration') IS NOT NULL
+ ORDER BY nspname
+
 -- name: create_ledger
 CREATE TABLE IF NOT EXISTS {schema}.schema_migration (
     family      text        NOT NULL,

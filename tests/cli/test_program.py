@@ -46,7 +46,7 @@ def test_the_help_of_every_command_teaches(run, command: tuple[str, ...], monkey
 
 def test_the_commands_are_those_that_are_promised() -> None:
     promised = {
-        (): "migrate plan status verify baseline render",
+        (): "migrate plan status verify baseline render migrate-all",
         ("queue",): "create enqueue work counts pause resume rescue rotate prune retry-failed jobs "
         "expiring ring show cancel set grow evacuate roll-up rebuild-counters",
         ("memory",): "append form freshness turn parked unpark circuit erase recall "

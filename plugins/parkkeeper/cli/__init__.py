@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from parkkeeper import __version__
-from parkkeeper.cli import memory, migrations, queue, queue_upkeep
+from parkkeeper.cli import memory, migrate_all, migrations, queue, queue_upkeep
 from parkkeeper.cli.failures import guarded
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app = typer.Typer(
     "3 the database cannot be reached, 4 the namespace is unknown, outdated, newer or changed, 130 interrupted.",
 )
 migrations.register(app)
+app.command("migrate-all")(migrate_all.migrate_all)
 queue_upkeep.register(queue.app)
 app.add_typer(queue.app, name="queue")
 app.add_typer(memory.app, name="memory")

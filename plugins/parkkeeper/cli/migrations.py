@@ -79,7 +79,7 @@ def migrate(
 
     Example: `parkkeeper migrate --family queue -n jobs --queue-slots 32`
     """
-    slots = _slots(family, queue_slots)
+    slots = slots_of(family, queue_slots)
     patience = Patience(lock_timeout, statement_timeout=statement_timeout)
     with connected(dsn, namespace) as (connection, space):
         applied = migrations.migrate(
@@ -174,14 +174,15 @@ def render(
 
     Example: `parkkeeper render --family queue -n jobs | psql -v ON_ERROR_STOP=1 "$PARKKEEPER_DSN"`
     """
-    script = migrations.render(namespace, family, target=target, queue_slots=_slots(family, queue_slots))
+    script = migrations.render(namespace, family, target=target, queue_slots=slots_of(family, queue_slots))
     if json:
         emit({"namespace": namespace, "family": family, "sql": script}, as_json=True)
     else:
         sys.stdout.write(script)
 
 
-def _slots(family: str, given: int | None) -> int:
+def slots_of(family: str, given: int | None) -> int:
+    """Return how many slots a ring is made with; only a queue has one."""
     if given is not None and family != "queue":
         raise InvalidArgument(f"queue_slots {given} is refused: only the queue family has a ring")
     return 16 if given is None else given

@@ -39,15 +39,20 @@ def session(dsn: str) -> psycopg.Connection[Any]:
     return database.connect(dsn, application_name="parkkeeper-cli")
 
 
+def dsn_of(given: str | None) -> str:
+    """Return the database's address; refuse to go on without one."""
+    if not given:
+        raise InvalidArgument(
+            f"no database is named: set {DSN_VARIABLE}, or give --dsn postgresql://user@host/database"
+        )
+    return given
+
+
 @contextmanager
 def connected(dsn: str | None, namespace: str) -> Iterator[tuple[psycopg.Connection[Any], Namespace]]:
     """Open a session; the namespace's name is checked before."""
     space = Namespace.of(namespace)
-    if not dsn:
-        raise InvalidArgument(
-            f"no database is named: set {DSN_VARIABLE}, or give --dsn postgresql://user@host/database"
-        )
-    with session(dsn) as connection:
+    with session(dsn_of(dsn)) as connection:
         yield connection, space
 
 
