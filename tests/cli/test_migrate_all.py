@@ -33,7 +33,7 @@ def test_names_a_pattern_and_a_query_lead_to_the_same_namespaces(run, tenants: l
     assert [(row["namespace"], row["outcome"], row["version"]) for row in dry["namespaces"]] == [
         (name, "migrated", 4) for name in tenants[:2]
     ]
-    query = "SELECT '{}' || chr(n) FROM generate_series(97, 99) AS n".format(tenants[0][:-1])  # noqa: S608
+    query = f"SELECT '{tenants[0][:-1]}' || chr(n) FROM generate_series(97, 99) AS n"  # noqa: S608
     done = run(*MEMORY, "--query", query, "--canary", 1, "--parallel", 2, "--json").json
     assert (done["migrated"], done["noop"]) == (3, 0)
     assert run(*MEMORY, "--pattern", pattern).out.split()[:4] == ["migrated", "0", "noop", "3"]

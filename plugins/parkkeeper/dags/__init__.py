@@ -2,11 +2,13 @@
 
 from parkkeeper.dags.memory import parkkeeper_memory_formation, parkkeeper_park_sweep
 from parkkeeper.dags.migrate import parkkeeper_migrate
+from parkkeeper.dags.migrate_all import parkkeeper_migrate_all
 from parkkeeper.dags.queue import parkkeeper_queue_maintenance
 
 __all__ = [
     "parkkeeper_memory_formation",
     "parkkeeper_migrate",
+    "parkkeeper_migrate_all",
     "parkkeeper_park_sweep",
     "parkkeeper_queue_maintenance",
 ]

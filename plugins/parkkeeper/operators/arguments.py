@@ -5,6 +5,7 @@ An optional argument that a template renders as nothing or as ``None`` was not g
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
@@ -66,6 +67,17 @@ def flag(field: str, value: Any) -> bool:
 def optional_text(value: Any) -> str | None:
     """Return text, or None if it was not given."""
     return str(value) if given(value) else None
+
+
+def listed(field: str, value: Any) -> list[str]:
+    """Return a list of texts, from one or from its form in JSON."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else list(value)
+    except (TypeError, ValueError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise InvalidArgument(f"{field} is refused: a list of texts, or one in JSON")
+    return found
 
 
 def names(field: str, value: str | Collection[str], allowed: Collection[str]) -> frozenset[str]:

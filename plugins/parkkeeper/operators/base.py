@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -60,7 +60,7 @@ class ParkkeeperOperator(BaseOperator):
     def __init__(
         self,
         *,
-        namespace: str,
+        namespace: str | None,
         conn_id: str = "parkkeeper_default",
         skip_on_outcome: str | Collection[str] = (),
         **kwargs: Any,
@@ -78,16 +78,21 @@ class ParkkeeperOperator(BaseOperator):
         """Do the work and return its figures."""
         with self._killable(), translated():
             skip_on = arguments.names("skip_on_outcome", self.skip_on_outcome, self.outcomes)
-            namespace = Namespace.of(self.namespace)
-            work = self.prepare(namespace)
-            with self._session(context) as connection:
-                if self.requires:
-                    migrations.require(connection, namespace, self.requires)
-                figures = work(connection)
-        self.log.info("Namespace %s: %s", self.namespace, ", ".join(f"{k}={v}" for k, v in figures.items()))
+            figures = self.work(context)
+        where = f"Namespace {self.namespace}: " if self.namespace else ""
+        self.log.info("%s%s", where, ", ".join(f"{k}={v}" for k, v in figures.items()))
         if figures["outcome"] in skip_on:
             raise AirflowSkipException(f"outcome {figures['outcome']}, which skip_on_outcome names")
         return figures
+
+    def work(self, context: Context) -> Figures:
+        """Do what `prepare` returns in the one namespace, and return its figures."""
+        namespace = Namespace.of(self.namespace)  # type: ignore[arg-type]
+        work = self.prepare(namespace)
+        with self._sessions(context)() as connection:
+            if self.requires:
+                migrations.require(connection, namespace, self.requires)
+            return work(connection)
 
     def on_kill(self) -> None:
         """End the work: the running statement is cancelled and `execute` raises.
@@ -118,17 +123,23 @@ class ParkkeeperOperator(BaseOperator):
         if self._killed:
             raise TaskKilled("the task was told to end")
 
-    @contextmanager
-    def _session(self, context: Context) -> Iterator[psycopg.Connection[Any]]:
+    def _sessions(self, context: Context) -> Callable[[], AbstractContextManager[psycopg.Connection[Any]]]:
+        """Return what opens a session, also from another thread: Airflow is asked for the connection here."""
         # Here and not above: the hook's imports would double what a DAG file takes to parse.
         from parkkeeper.hooks import ParkkeeperHook
 
         ti = context["ti"]
-        hook = ParkkeeperHook(self.conn_id)
-        with hook.session(
-            application_name=f"af:{ti.dag_id}:{ti.task_id}:{ti.run_id}:{ti.try_number}",
-            # Below the task's own limit, so that the server says which statement it was and the task cleans
-            # up.
-            statement_timeout=self.execution_timeout * 0.9 if self.execution_timeout else STATEMENT_TIMEOUT,
-        ) as connection:
-            yield connection
+        airflow_connection = ParkkeeperHook.get_connection(self.conn_id)
+
+        def open_session() -> AbstractContextManager[psycopg.Connection[Any]]:
+            hook = ParkkeeperHook(self.conn_id, connection=airflow_connection)
+            return hook.session(
+                application_name=f"af:{ti.dag_id}:{ti.task_id}:{ti.run_id}:{ti.try_number}",
+                # Below the task's own limit, so that the server says which statement it was and the task cleans
+                # up.
+                statement_timeout=self.execution_timeout * 0.9
+                if self.execution_timeout
+                else STATEMENT_TIMEOUT,
+            )
+
+        return open_session
