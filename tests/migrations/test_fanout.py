@@ -97,6 +97,28 @@ def test_twenty_real_queues_at_once_have_locks_enough(sessions, names, connectio
     QueueStorage(connection, spaces[19]).enqueue("mail", "welcome", {})
 
 
+def test_two_runs_at_once_over_a_hundred_namespaces_apply_each_migration_once(
+    sessions, names, ship: Ship, connection, in_thread
+) -> None:
+    ship(TWO)
+    spaces = names(100)
+    runs: list[migrations.FanOut] = []
+    threads = [
+        in_thread(
+            lambda order=order: runs.append(
+                migrations.migrate_all(sessions, order, "queue", course=Course(parallel=2))
+            )
+        )
+        for order in (spaces, spaces[::-1])
+    ]
+    for thread in threads:
+        thread.join(60)
+    assert [run.failures for run in runs] == [(), ()]
+    assert sum(one.applied for run in runs for one in run.namespaces) == 200
+    for name in spaces:
+        migrations.require(connection, name, "queue")
+
+
 def test_a_failure_is_named_with_its_reason_and_the_others_are_done(
     sessions, names, ship: Ship, connection, connect
 ) -> None:
