@@ -37,7 +37,7 @@ def test_the_ends_of_statements_are_found_whatever_holds_a_semicolon() -> None:
 
 @pytest.fixture
 def killed(dsn: str, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Migration, int], None]:
-    """Run one migration in a session that is killed at a place in its text; past the end: after its line in the ledger."""
+    """Run one migration in a session that is killed at a place in its text; past the end: after its ledger line."""
     render, record = Migration.render, apply._record
 
     def run(migration: Migration, place: int) -> None:
