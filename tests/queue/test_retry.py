@@ -31,6 +31,8 @@ from ringside import (
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
+pytestmark = pytest.mark.usefixtures("carry_to")
+
 
 @pytest.fixture
 def other(storage: QueueStorage, connect: Connect, namespace: str) -> QueueStorage:

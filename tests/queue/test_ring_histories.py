@@ -312,6 +312,9 @@ class Model:
     def roll_up(self, number: int) -> None:
         assert self.storage.roll_up(limit=10 * number).trusted
 
+    def rebuild(self, number: int) -> None:
+        self.storage.rebuild_terminal_counters()
+
     def failures(self, number: int) -> None:
         self.enqueue(number)
         self.claim(number)
@@ -404,7 +407,7 @@ def _reset(storage: QueueStorage) -> None:
 STEPS = ["enqueue", "claim", "complete", "fail", "defer", "rescue", "cancel", "grow_old", "rotate", "prune"]
 STEPS += ["retry", "failures", "successes", "losses", "lap", "failures", "successes", "lap", "grow_old"]
 STEPS += ["bury", "deaths", "exhume", "purge", "evacuate", "evacuate"]
-STEPS += ["turn_claims", "turn_leases", "turn_claims", "roll_up"]
+STEPS += ["turn_claims", "turn_leases", "turn_claims", "roll_up", "rebuild"]
 HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_size=8, max_size=40)
 
 
