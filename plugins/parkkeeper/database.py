@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import select
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -19,7 +21,8 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGconn
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from parkkeeper.errors import DatabaseUnavailable, InvalidArgument, TransactionOpen, UnknownNamespace
@@ -36,6 +39,12 @@ TRANSIENT = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.SerializationFailure,
 )
+
+#: How long, in seconds, a statement that was interrupted has to end.
+REST_WITHIN = 5.0
+
+# How long one cancel has, in seconds: it may have come before the statement, and is then without effect.
+_CANCEL_WITHIN = 0.5
 
 
 def sql_root() -> Path:
@@ -208,6 +217,58 @@ def transaction(connection: psycopg.Connection[Any], action: str) -> Iterator[No
     refuse_open_transaction(connection, action)
     with connection.transaction():
         yield
+
+
+def bring_to_rest(connection: psycopg.Connection[Any]) -> None:
+    """End the statement and the transaction that an interrupt has left open, so that others can be run.
+
+    What signals and timeouts raise may come between the sending of a statement and the reading of its results; psycopg
+    cancels it for some exceptions only, and not at every moment. Whether the statement was done is open afterwards. For
+    methods that run no transaction of the caller's: it would be rolled back. It takes :data:`REST_WITHIN` at most; a
+    session that does not come to rest by then is closed, and its server does the same with the transaction.
+    """
+    try:
+        if connection.info.transaction_status == TransactionStatus.ACTIVE:
+            _end_statement(connection, time.monotonic() + REST_WITHIN)
+        if in_transaction(connection):
+            connection.rollback()
+    except psycopg.Error:
+        connection.close()
+
+
+def _end_statement(connection: psycopg.Connection[Any], end: float) -> None:
+    """Cancel what runs, and read all that is still to come of it, until `end` of the monotonic clock."""
+    server = connection.pgconn
+    if server.pipeline_status != PipelineStatus.OFF:
+        server.pipeline_sync()  # or the server may keep for itself what it has answered so far
+    cancel_at = 0.0
+    while not _drained(server):
+        now = time.monotonic()
+        if now >= end:
+            raise psycopg.OperationalError("a statement that was interrupted did not end")
+        # It cannot be cancelled before all of it was sent.
+        events = select.POLLIN | (select.POLLOUT if server.flush() else 0)
+        if events == select.POLLIN and now >= cancel_at:
+            connection.cancel_safe(timeout=end - now)
+            cancel_at = time.monotonic() + _CANCEL_WITHIN
+        poll = select.poll()
+        poll.register(server.socket, events)
+        poll.poll(min(end - now, _CANCEL_WITHIN) * 1000)
+        server.consume_input()
+
+
+def _drained(server: PGconn) -> bool:
+    """Throw away the results that are there; whether no more will come."""
+    while not server.is_busy():
+        if server.get_result() is not None:
+            continue
+        if server.pipeline_status == PipelineStatus.OFF:
+            return True
+        # None stands between two statements of a pipeline, too. It can be left when nothing is behind it.
+        with suppress(psycopg.OperationalError):
+            server.exit_pipeline_mode()
+            return True
+    return False
 
 
 def retried(connection: psycopg.Connection[Any], work: Callable[[], T], *, attempts: int = 8) -> T:

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from interrupts import Interruptible
 from parkkeeper.errors import DatabaseUnavailable
 from parkkeeper.queue import ClaimedJob, QueueStorage, RescueOutcome, Worker, WorkerOutcome
 from ringside import SOON, differences, query, run_out, turn, turn_claims, until
@@ -371,3 +373,43 @@ def test_jobs_of_a_worker_that_is_killed_are_finished_by_another(
     assert storage.rescue() == RescueOutcome(rescued=3, failed=0)
     assert end_all(storage) == ["completed"] * 3
     assert query(storage, "SELECT DISTINCT attempt FROM {ns}.terminal_jobs") == [(2,)]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_whichever_statement_is_interrupted_no_job_stays_running_and_no_number_is_wrong(
+    storage: QueueStorage, connect: Connect, done: bool
+) -> None:
+    def handle(job: ClaimedJob) -> None:
+        if job.args["fails"]:
+            raise ValueError("no")
+
+    # Not the first: what a claim took and could not tell is rescued when its lease is over.
+    for statement in count(2):
+        query(storage, "UPDATE {ns}.deferred_jobs SET run_at = run_at + interval '1 y'")
+        ids = storage.enqueue_many("q", "k", [{"fails": n == 0} for n in range(3)])
+        connection = connect(connection_class=Interruptible)
+        connection.interrupt_at(statement, done=done)  # type: ignore[attr-defined]
+        worker = Worker(QueueStorage(connection, storage.namespace), "q", handle)
+        try:
+            worker.run(drain=True)
+            break
+        except KeyboardInterrupt as interrupt:
+            assert not hasattr(interrupt, "__notes__")
+        states = [
+            state
+            for (state,) in query(
+                storage,
+                "SELECT state::text FROM {ns}.terminal_jobs WHERE job_id = ANY(%s) UNION ALL "
+                "SELECT state::text FROM {ns}.deferred_jobs WHERE job_id = ANY(%s)",
+                list(ids),
+                list(ids),
+            )
+        ]
+        assert worker.outcome == WorkerOutcome(
+            completed=states.count("completed"),
+            retryable=states.count("retryable"),
+            handed_back=states.count("scheduled"),
+        )
+        assert (len(states), storage.queue_counts("q").running) == (3, 0)
+        assert differences(storage) == []
+    assert statement > 3

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from parkkeeper.database import TRANSIENT, statements
+from parkkeeper.database import TRANSIENT, bring_to_rest, statements
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import circuit, control, settling
 from parkkeeper.memory.circuit import Key
@@ -107,6 +107,7 @@ class _Batch:
                 self.inquiry.go_on()
                 self._claim()
         except BaseException:
+            bring_to_rest(self._session.connection)
             self._hand_back()
             self.inquiry.end()
             raise

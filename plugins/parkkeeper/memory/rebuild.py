@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from parkkeeper.database import TRANSIENT, retried, statements, transaction
+from parkkeeper.database import TRANSIENT, bring_to_rest, retried, statements, transaction
 from parkkeeper.memory import circuit, control, watermark
 from parkkeeper.memory.breaker import PROVIDER_CLASSES
 from parkkeeper.memory.canary import budget
@@ -380,6 +380,7 @@ class _Batch:
             self._workers.send_canary(prober, datetime.now(UTC) + lease)
             extraction = self._awaited(prober, time.monotonic() + lease.total_seconds())
         except BaseException:
+            bring_to_rest(self._session.connection)
             circuit.release(self._session, self._key, prober)
             raise
         error = ExtractionError("timeout") if extraction is None else failure(extraction)

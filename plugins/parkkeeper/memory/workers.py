@@ -14,6 +14,9 @@ from uuid import UUID
 from parkkeeper.memory.canary import canary
 from parkkeeper.memory.extractors import Extractor, Memory, Turn
 
+# Python hears of a signal that comes just before a wait begins only when that is over: no wait is longer, in seconds.
+_LOOK_UP = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
@@ -52,10 +55,14 @@ class Workers:
 
     def next(self, timeout: float) -> Extraction | None:
         """Return the next result, in the order in which they come; None after `timeout` seconds without one."""
-        try:
-            return self._done.get(timeout=max(timeout, 0))
-        except Empty:
-            return None
+        end = time.monotonic() + timeout
+        while True:
+            left = end - time.monotonic()
+            try:
+                return self._done.get(timeout=max(min(left, _LOOK_UP), 0))
+            except Empty:
+                if left <= _LOOK_UP:
+                    return None
 
     def close(self) -> None:
         """Let every thread end when it has finished what it is at."""

@@ -9,9 +9,10 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
-from parkkeeper.database import statements
+from parkkeeper.database import bring_to_rest, statements
 from parkkeeper.errors import DatabaseUnavailable
 from parkkeeper.queue.calls import call
 from parkkeeper.queue.claim import ClaimedJob
@@ -76,6 +77,13 @@ class WorkerSession:
                     raise
                 _LOG.warning("the session with the database was lost (%s)", type(error).__name__)
             self._open_another(self._reconnect)
+
+    def come_to_rest(self) -> None:
+        """End the statement that an interrupt has cut short; it may have been done all the same."""
+        connection = self._storage.connection
+        # A transaction with no statement under way is not the worker's.
+        if connection.info.transaction_status == TransactionStatus.ACTIVE:
+            bring_to_rest(connection)
 
     def await_jobs(self, queue: str) -> bool:
         """Let producers know that a worker waits; whether that is news, so that it has to look once more."""

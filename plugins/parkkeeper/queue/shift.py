@@ -52,6 +52,7 @@ class Shift:
         self._done: list[ClaimedJob] = []
         self._failures: list[tuple[ClaimedJob, str]] = []
         self._ended_by: BaseException | None = None
+        self._cut_short = False  # and what was asked then may have been done
         #: What was done so far.
         self.outcome = WorkerOutcome()
 
@@ -132,10 +133,10 @@ class Shift:
             self._count(failed, **ends, stale=len(failed) - sum(ends.values()))
 
     def _told(self, action: Callable[[QueueStorage], T], looked_up: Callable[[], T]) -> T:
-        """Return what `action` says; what the rows say when a session was lost, and maybe with it a first answer."""
+        """Return what `action` says; what the rows say when a first answer may have been lost, as with a session."""
         losses = self._session.losses
         answer = self._session.ask(action)
-        return answer if self._session.losses == losses else looked_up()
+        return looked_up() if self._cut_short or self._session.losses != losses else answer
 
     def _count(self, claims: Sequence[ClaimedJob], **figures: int) -> None:
         for claim in claims:
@@ -172,7 +173,9 @@ class Shift:
 
     def _save_after(self, error: BaseException) -> None:
         """Record and hand back what can be, and say what cannot."""
+        self._cut_short = True
         try:
+            self._session.come_to_rest()
             if not self._session.lost:
                 self._finish()
         except (psycopg.Error, ParkkeeperError):

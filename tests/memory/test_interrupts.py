@@ -1,0 +1,106 @@
+"""Interrupts that come in the middle of a statement: the session comes to rest, and what is in hand is handed back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+
+from interrupts import Interruptible
+from memory_kit import Database, in_thread, say, until
+from parkkeeper import database
+from parkkeeper.database import bring_to_rest
+from parkkeeper.memory import MemoryStore
+from parkkeeper.memory.extractors.chunks import Chunks
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_an_interrupt_while_a_claim_waits_for_a_lock_hands_the_turn_back(
+    store: MemoryStore, another: Callable[..., MemoryStore], db: Database, interrupt: type[BaseException]
+) -> None:
+    def stop(number: int, frame: object) -> None:
+        raise interrupt
+
+    db(
+        "CREATE FUNCTION {schema}.hold() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_advisory_xact_lock(hashtext(TG_TABLE_SCHEMA)); RETURN NEW; END $$"
+    )
+    db(
+        "CREATE TRIGGER hold BEFORE UPDATE ON {schema}.observation FOR EACH ROW "
+        "WHEN (NEW.claim_token IS NOT NULL) EXECUTE FUNCTION {schema}.hold()"
+    )
+    store.append("s", say("x"))
+    worker = another(application_name="worker")
+
+    def interrupt_the_claim() -> None:
+        until(lambda: db.waiting_for_a_lock("worker"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with store.connection.transaction():
+            store.connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [store.namespace.name])
+            sent = in_thread(interrupt_the_claim)
+            with pytest.raises(interrupt):
+                worker.form_batch(Chunks())
+            sent.result()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert db.turn(0, "formation_attempts", "claim_token") == (0, None)
+    assert worker.form_batch(Chunks()).formed == 1
+
+
+def test_whichever_statement_of_a_batch_is_interrupted_no_turn_stays_in_hand(
+    store: MemoryStore, another: Callable[..., MemoryStore], db: Database
+) -> None:
+    interrupted = 0
+    while True:
+        offset = store.append("s", say("x")).log_offset
+        worker = another(connection_class=Interruptible)
+        worker.connection.interrupt_at(interrupted + 1)
+        try:
+            worker.form_batch(Chunks())
+            break
+        except KeyboardInterrupt:
+            interrupted += 1
+        attempts, token, formed = db.turn(
+            offset, "formation_attempts", "claim_token", "formed_at IS NOT NULL"
+        )
+        assert (attempts, token) == (int(formed), None), f"interrupted in statement {interrupted}"
+        store.form_batch(Chunks())
+    assert interrupted > 5
+    assert db.one("SELECT count(*) FROM {schema}.observation WHERE formed_at IS NULL") == 0
+
+
+@pytest.mark.parametrize("values", [[{"n": 1}], [{"n": n} for n in range(4)]])
+def test_a_session_is_used_again_after_an_interrupt_in_a_transaction(
+    connect: Callable[..., Any], values: list[dict[str, int]]
+) -> None:
+    connection = connect(connection_class=Interruptible)
+    connection.execute("CREATE TEMPORARY TABLE noted (n int)")
+    with pytest.raises(KeyboardInterrupt), connection.transaction():
+        connection.execute("SELECT 1")
+        connection.interrupt_at(2)
+        connection.cursor().executemany("INSERT INTO noted VALUES (%(n)s)", values)
+        connection.execute("SELECT 1")
+    bring_to_rest(connection)
+    assert connection.info.transaction_status == TransactionStatus.IDLE
+    assert connection.execute("SELECT count(*) FROM noted").fetchone() == (0,)
+
+
+def test_a_session_that_does_not_come_to_rest_in_time_is_closed(
+    connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection: psycopg.Connection[Any] = connect(connection_class=Interruptible)
+    connection.interrupt_at(1)  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        connection.execute("SELECT pg_sleep(3600)")
+    monkeypatch.setattr(database, "REST_WITHIN", 0)
+    bring_to_rest(connection)
+    assert connection.closed
