@@ -78,17 +78,17 @@ def test_whichever_statement_of_a_batch_is_interrupted_no_turn_stays_in_hand(
     assert db.one("SELECT count(*) FROM {schema}.observation WHERE formed_at IS NULL") == 0
 
 
-@pytest.mark.parametrize("values", [[{"n": 1}], [{"n": n} for n in range(4)]])
-def test_a_session_is_used_again_after_an_interrupt_in_a_transaction(
-    connect: Callable[..., Any], values: list[dict[str, int]]
+@pytest.mark.parametrize("wait", [2, 3])
+def test_a_session_is_used_again_after_an_interrupt_in_a_pipeline(
+    connect: Callable[..., Any], wait: int
 ) -> None:
     connection = connect(connection_class=Interruptible)
     connection.execute("CREATE TEMPORARY TABLE noted (n int)")
-    with pytest.raises(KeyboardInterrupt), connection.transaction():
+    # psycopg raises an error of its own instead when it is interrupted while it leaves the pipeline.
+    with pytest.raises((KeyboardInterrupt, psycopg.OperationalError)), connection.transaction():
         connection.execute("SELECT 1")
-        connection.interrupt_at(2)
-        connection.cursor().executemany("INSERT INTO noted VALUES (%(n)s)", values)
-        connection.execute("SELECT 1")
+        connection.interrupt_at(wait)
+        connection.cursor().executemany("INSERT INTO noted VALUES (%(n)s)", [{"n": n} for n in range(4)])
     bring_to_rest(connection)
     assert connection.info.transaction_status == TransactionStatus.IDLE
     assert connection.execute("SELECT count(*) FROM noted").fetchone() == (0,)
