@@ -90,3 +90,48 @@ def test_a_kept_snapshot_takes_over_the_key_of_a_job_that_was_dropped(
     job_id = keeper.enqueue("q", "k", unique_key="only one")
     assert [claim.job_id for claim in storage.claim("q", 1)] == [job_id]
     assert differences(storage) == []
+
+
+def test_what_expires_is_listed_where_it_was_carried_while_the_list_waited(
+    storage: QueueStorage, keeper: QueueStorage, connect: Connect
+) -> None:
+    end_jobs(storage, 3)
+    storage.rotate()
+    pruner = QueueStorage(connect(), storage.namespace)
+    waits = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"
+    with ThreadPoolExecutor(1) as pool:
+        with held(pruner.prune_oldest, Gate(pruner, "queue/prune", "reclaimed")) as pruned:
+            found = pool.submit(keeper.expiring, timedelta(days=3))
+            until(lambda: query(storage, waits, keeper.connection.info.backend_pid) == [(1,)])
+        assert pruned.result().carried_failed_rows == 3
+        assert sum(row.jobs for row in found.result()) == 3
+
+
+def test_a_transaction_whose_snapshot_is_older_than_a_carry_is_not_told_what_expires(
+    storage: QueueStorage, keeper: QueueStorage
+) -> None:
+    end_jobs(storage, 3)
+    storage.rotate()
+    with pytest.raises(psycopg.errors.SerializationFailure), keeper.connection.transaction():
+        query(keeper, "SELECT 1")
+        assert storage.prune_oldest().carried_failed_rows == 3
+        keeper.expiring(timedelta(days=3))
+    assert sum(row.jobs for row in keeper.expiring(timedelta(days=3))) == 3
+
+
+def test_a_plan_tells_of_jobs_where_they_were_carried_while_it_waited(
+    storage: QueueStorage, keeper: QueueStorage, connect: Connect
+) -> None:
+    end_jobs(storage, 3)
+    storage.rotate()
+    pruner = QueueStorage(connect(), storage.namespace)
+    waits = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"
+    looks = Gate(keeper, "queue/carry", "require_whole")
+    with ThreadPoolExecutor(1) as pool:
+        plan = pool.submit(keeper.plan_prune)
+        assert looks.reached.wait(10)
+        with held(pruner.prune_oldest, Gate(pruner, "queue/prune", "reclaimed")) as pruned:
+            looks.open()
+            until(lambda: query(storage, waits, keeper.connection.info.backend_pid) == [(1,)])
+        assert pruned.result().carried_failed_rows == 3
+        assert [row.kept_failed_rows for row in plan.result().by_kind] == [3]

@@ -94,3 +94,7 @@ SELECT coalesce(sum(completed), 0)::bigint AS completed, coalesce(sum(failed), 0
 -- name: terminal_rows
 -- Counted without a join or a condition on what a row is, so that no row can hide from the check that uses it.
 SELECT count(*) AS rows FROM {schema}.done_entries WHERE ready_slot = {slot}
+
+-- name: require_whole
+-- For whoever lists terminal rows: in a snapshot from before a prune, rows that were carried stand nowhere.
+SELECT {schema}.require_untruncated(ARRAY['done_entries'])

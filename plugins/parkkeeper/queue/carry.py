@@ -123,6 +123,17 @@ def counted(census: list[Any], slot: int, generation: int | None) -> PruneOutcom
     )
 
 
+def require_whole(connection: psycopg.Connection[Any], namespace: Namespace) -> None:
+    """Make sure that what the transaction reads of terminal rows lacks none that a prune has moved.
+
+    Raises
+    ------
+    psycopg.errors.SerializationFailure
+        The transaction keeps a snapshot, and a unit was truncated since that was taken.
+    """
+    connection.execute(_SQL.render("require_whole", namespace))
+
+
 def _carry(
     cursor: psycopg.Cursor[Any], namespace: Namespace, terms: Terms, slot: int, state: ring.Ring
 ) -> int:

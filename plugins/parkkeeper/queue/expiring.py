@@ -15,6 +15,7 @@ from psycopg.rows import class_row
 from parkkeeper.database import retried, statements, without_rows
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
+from parkkeeper.queue.carry import require_whole
 from parkkeeper.queue.counts import queue_counts
 from parkkeeper.queue.settings import MAX_FAILED_RETENTION, namespace_settings
 
@@ -48,7 +49,8 @@ def expiring(
 ) -> list[Expiring]:
     """Return what passes the floor within a time from now, by queue and kind, the first to pass it in front.
 
-    A failed job stays retryable until a prune drops it, which is never before the time that is given here.
+    A failed job stays retryable until a prune drops it, which is never before the time that is given here, unless the
+    prune itself is told of a shorter retention.
 
     Parameters
     ----------
@@ -76,6 +78,10 @@ def expiring(
         without_rows(connection, namespace, "queue", "expiring"),
         connection.cursor(row_factory=class_row(Expiring)) as cursor,
     ):
-        return retried(
-            connection, lambda: cursor.execute(_SQL.render("expiring", namespace), values).fetchall()
-        )
+
+        def look() -> list[Expiring]:
+            with connection.transaction():
+                require_whole(connection, namespace)
+                return cursor.execute(_SQL.render("expiring", namespace), values).fetchall()
+
+        return retried(connection, look)

@@ -12,6 +12,7 @@ from psycopg.rows import class_row
 from parkkeeper.database import retried, statements, without_rows
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ring as rings
+from parkkeeper.queue.carry import require_whole
 from parkkeeper.queue.outcomes import PruneOutcome
 from parkkeeper.queue.prune import checked_terms, prune_oldest
 
@@ -107,7 +108,13 @@ def plan_prune(
         without_rows(connection, namespace, "queue", "prune_plan"),
         connection.cursor(row_factory=class_row(PlannedRows)) as cursor,
     ):
-        by_kind = retried(connection, lambda: cursor.execute(statement, terms.values).fetchall())
+
+        def look() -> list[PlannedRows]:
+            with connection.transaction():
+                require_whole(connection, namespace)
+                return cursor.execute(statement, terms.values).fetchall()
+
+        by_kind = retried(connection, look)
     return PrunePlan(
         replace(
             outcome,
