@@ -24,6 +24,7 @@ PAGES = [
     "how-to/erase-a-subject.md",
     "how-to/write-an-extractor.md",
     "explanation/migrations.md",
+    "how-to/least-privilege.md",
 ]
 SHARED = {"--namespace", "-n", "--dsn", "--json", "--help", "-h"}
 

@@ -1,4 +1,4 @@
-"""``parkkeeper migrate | plan | status | verify | baseline | render``."""
+"""``parkkeeper migrate | plan | status | verify | baseline | render | grants``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ StatementTimeout = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`, beside its groups."""
-    for command in (migrate, plan, status, verify, baseline, render):
+    for command in (migrate, plan, status, verify, baseline, render, grants):
         app.command()(command)
 
 
@@ -177,6 +177,32 @@ def render(
     script = migrations.render(namespace, family, target=target, queue_slots=slots_of(family, queue_slots))
     if json:
         emit({"namespace": namespace, "family": family, "sql": script}, as_json=True)
+    else:
+        sys.stdout.write(script)
+
+
+def grants(
+    namespace: NamespaceName,
+    migrator: Annotated[
+        str, typer.Option("--migrator", metavar="ROLE", help="Runs migrations.")
+    ] = "parkkeeper_migrator",
+    maintainer: Annotated[
+        str, typer.Option("--maintainer", metavar="ROLE", help="Rotates, prunes, sweeps, decides settings.")
+    ] = "parkkeeper_maintainer",
+    application: Annotated[
+        str, typer.Option("--application", metavar="ROLE", help="Enqueues, works, appends, forms, reads.")
+    ] = "parkkeeper_application",
+    json: Json = False,
+) -> None:
+    """Print the SQL that gives three roles what each needs in a namespace, and no more; needs no database.
+
+    The roles exist already. Run it again after each migration.
+
+    Example: `parkkeeper grants -n jobs --application orders | psql -v ON_ERROR_STOP=1 "$PARKKEEPER_DSN"`
+    """
+    script = migrations.grants(namespace, migrator=migrator, maintainer=maintainer, application=application)
+    if json:
+        emit({"namespace": namespace, "sql": script}, as_json=True)
     else:
         sys.stdout.write(script)
 

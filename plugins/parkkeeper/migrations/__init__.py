@@ -17,6 +17,7 @@ from parkkeeper.migrations.fanout import (
 from parkkeeper.migrations.files import FAMILIES, QUEUE_SLOTS, Migration, packaged
 from parkkeeper.migrations.ledger import AppliedMigration, Status, plan, require, status
 from parkkeeper.migrations.locking import Patience
+from parkkeeper.migrations.roles import grants
 from parkkeeper.migrations.script import render
 from parkkeeper.migrations.takeover import baseline
 
@@ -35,6 +36,7 @@ __all__ = [
     "Verification",
     "baseline",
     "find_namespaces",
+    "grants",
     "migrate",
     "migrate_all",
     "packaged",
