@@ -48,14 +48,19 @@ def bars(panel: Any, title: str, values: list[tuple[dict[str, Any], float]]) -> 
             color=colour,
             label=name,
         )
-        panel.bar_label(
-            drawn, labels=[f"{y:,.0f}" if y >= 10 else f"{y:.2g}" for _, y in found], fontsize=7, padding=1
-        )
+        panel.bar_label(drawn, labels=[label(y) for _, y in found], fontsize=7, padding=1)
     panel.set_xticks(range(len(places)), [f"{failed:,}\n{held}" for failed, held in places])
     panel.set_yscale("symlog", linthresh=0.1)
     panel.margins(y=0.15)
     panel.set_title(title)
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def label(value: float) -> str:
+    """Return a figure in as few characters as say what it is."""
+    if 0 < value < 0.01:
+        return "<0.01"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def locks(panel: Any, kept: list[dict[str, Any]]) -> None:
