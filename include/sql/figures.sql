@@ -34,6 +34,10 @@ SELECT n.nspname
 -- name: families
 SELECT DISTINCT family FROM {schema}.schema_migration ORDER BY family
 
+-- name: read_committed
+-- Whatever the login's default is: a statement that kept its snapshot while it waited for a prune would find a slot empty.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED
+
 -- name: queues
 -- Failed jobs that were dropped, and dead letters that were purged, are in the rollup.
 WITH live AS (

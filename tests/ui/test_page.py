@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,8 @@ from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
 from parkkeeper.queue import QueueStorage
 from parkkeeper.ui import words
+from parkkeeper.ui.figures import read as read_figures
+from ringside import Gate, end_jobs, held, query, until
 from ui.conftest import login
 
 PATHS = ("/", "/?namespace=x", "/figures", "/static/page.css", "/static/page.js")
@@ -162,6 +165,24 @@ def test_the_figures_are_the_cores_own(browser: Any, connection: psycopg.Connect
         "erased": 0,
         "backlog": 1,
     }
+
+
+def test_figures_that_wait_for_a_prune_miss_none_of_what_it_moved(
+    connection: psycopg.Connection, connect: Callable[..., psycopg.Connection], migrated: str
+) -> None:
+    keeper, pruner = connect(), QueueStorage(connect(), migrated)
+    keeper.execute("SET default_transaction_isolation = 'repeatable read'")
+    storage = QueueStorage(connection, migrated)
+    end_jobs(storage, 3, queue="letters")
+    storage.rotate()
+    before = read_figures(connection, migrated).queues
+    waits = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"
+    with ThreadPoolExecutor(1) as pool:
+        with held(pruner.prune_oldest, Gate(pruner, "queue/prune", "reclaimed")) as pruned:
+            found = pool.submit(read_figures, keeper, migrated)
+            until(lambda: query(storage, waits, keeper.info.backend_pid) == [(1,)])
+        assert pruned.result().carried_failed_rows > 0
+        assert found.result().queues == before
 
 
 def test_the_ring_is_shown_slot_by_slot(browser: Any, populated: str) -> None:

@@ -137,5 +137,6 @@ def _is_namespace(name: str) -> bool:
 def _rows(
     connection: psycopg.Connection[Any], space: Namespace, name: str, kind: type[Row], **values: Any
 ) -> list[Row]:
-    with connection.cursor(row_factory=class_row(kind)) as cursor:
+    with connection.transaction(), connection.cursor(row_factory=class_row(kind)) as cursor:
+        cursor.execute(statements("figures").render("read_committed", space))
         return cursor.execute(statements("figures").render(name, space), values or None).fetchall()
