@@ -327,8 +327,8 @@ def _by_query(connection: psycopg.Connection[Any], query: str) -> list[str]:
     try:
         with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute("SET TRANSACTION READ ONLY")
-            # Prepared, so that it is one statement.
-            rows = cursor.execute(query.encode(), prepare=True).fetchall()
+            # Binary results, because they are asked for in the protocol that takes one statement only.
+            rows = cursor.execute(query.encode(), binary=True).fetchall()
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
