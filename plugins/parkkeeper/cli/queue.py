@@ -393,11 +393,13 @@ def prune(
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
-    """Reclaim the oldest slot of a ring that is no longer in use; failed jobs inside their retention are carried on.
+    """Reclaim what is no longer in use: a floor segment that has passed, else the oldest slot of a ring.
+
+    Failed jobs inside their retention are carried out of a slot, to a floor segment, and stay retryable.
 
     The outcome is a word, and exit code 0 whichever it is: `pruned`; `noop` (nothing to reclaim); `blocked` (a lock
     was not had: try again); `skipped_active` (jobs of the sealed slots still wait or run, see reason and count).
-    One call reclaims one slot. A dry run of the queue ring also says what becomes of the rows, by queue and kind.
+    One call reclaims one of them. A dry run of the queue ring also says what becomes of the rows, by queue and kind.
 
     Example: `parkkeeper queue prune -n jobs --failed-retention 72h --dry-run`
     """

@@ -50,7 +50,7 @@ class JobStatus:
     Attributes
     ----------
     slot
-        The slot of the ring that it stands in; None outside of the ring. For people.
+        The slot of the ring that it stands in, below zero for a floor segment; None outside of both. For people.
     run_lease
         With `job_id`, the identity of the claim that it runs in or was ended by; None without one.
     lease_until
