@@ -136,4 +136,5 @@ def test_the_examples_of_the_guide_make_dags() -> None:
     assert made == {
         "parkkeeper_queue_maintenance": [*tasks, "roll_up", "purge_dead_letters", *rings],
         "orders_queue": [*tasks, "roll_up", *rings],
+        "parkkeeper_migrate_all": ["find", "canaries", "migrate_canaries", "chunks", "migrate"],
     }
