@@ -24,6 +24,9 @@ ifneq ($(PG),)
 export PARKKEEPER_TEST_BINDIR := /usr/lib/postgresql/$(PG)/bin
 endif
 
+# Long tests that do not ask for another Postgres: arithmetic without a database, and load.
+SAME_EVERYWHERE := --ignore tests/memory/test_simulation.py --ignore tests/queue/test_everything_at_once.py
+
 # What the system tests run, and the Debian packages that bring it.
 SYSTEM_FILES := /usr/bin/chromium /usr/lib/postgresql/15/bin/postgres
 SYSTEM_PACKAGES := chromium postgresql-15
@@ -80,7 +83,7 @@ test-system: setup ## Run the tests that need Debian packages, which are install
 	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $(SYSTEM_PACKAGES) >/dev/null; \
 	fi
 	@$(PY) -m pytest -m system $(ARGS)
-	@$(MAKE) --no-print-directory test PG=15 ARGS="tests/migrations tests/queue tests/memory $(ARGS)"
+	@$(MAKE) --no-print-directory test PG=15 ARGS="tests/migrations tests/queue tests/memory $(SAME_EVERYWHERE) $(ARGS)"
 
 soak: setup ## Run the tests under load with many more jobs, for minutes (JOBS=1000000: how many)
 	@PARKKEEPER_SOAK_JOBS=$(JOBS) $(PY) -m pytest --capture no \
