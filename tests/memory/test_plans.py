@@ -108,6 +108,20 @@ def test_freshness_is_read_without_a_walk_over_the_log(pinned: MemoryStore, db: 
     assert pages(db, "memory/reading", "freshness", {"scope": "s", "walk": 1001}) < FEW
 
 
+def test_a_page_of_parked_turns_begins_where_the_last_one_ended(store: MemoryStore, db: Database) -> None:
+    store.append("s", say("x"))
+    for statement in PAST[:5]:
+        db(statement, {"turns": TURNS})
+    db("UPDATE {schema}.observation SET formation_attempts = 1, parked_at = clock_timestamp()")
+    db("VACUUM (ANALYZE) {schema}.observation")
+    values = {"after_scope": "s", "after_offset": TURNS - 10, "limit": 100}
+    assert pages(db, "memory/parking", "parked", values | {"scope": "s"}) < FEW // 4
+    assert pages(db, "memory/parking", "parked", values | {"scope": None}) < FEW // 4
+    assert [turn.log_offset for turn in store.parked("s", after=("s", TURNS - 3))] == [TURNS - 2, TURNS - 1]
+    assert store.parked("t", after=("s", 0)) == []
+    assert len(store.parked("s", after=("a", TURNS))) == 100
+
+
 def test_a_batch_claims_without_a_walk_over_what_it_has_claimed(pinned: MemoryStore, db: Database) -> None:
     last = db.one("SELECT max(next_attempt_at) FROM {schema}.observation WHERE formed_at IS NOT NULL")
     pinned.append("s", say("next"))

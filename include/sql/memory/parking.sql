@@ -86,12 +86,16 @@ UPDATE {schema}.observation AS o
  WHERE o.observation_id = expired.observation_id
 
 -- name: parked
+-- Planned for its values, of which those that are null fall away. Within one scope the offset alone says where to begin:
+-- an index is not entered at a pair whose first half stands beside an equality.
 SELECT observation_id, scope, log_offset, formation_attempts AS attempts, park_count,
        coalesce(formation_error_class::text, 'other') AS error_class, parked_at
   FROM {schema}.observation
  WHERE parked_at IS NOT NULL
    AND (%(scope)s::text IS NULL OR scope = %(scope)s)
    AND (%(after_scope)s::text IS NULL OR (scope, log_offset) > (%(after_scope)s, %(after_offset)s))
+   AND (%(after_scope)s::text IS NULL OR %(scope)s::text IS NULL OR %(scope)s::text <> %(after_scope)s::text
+        OR log_offset > %(after_offset)s)
  ORDER BY scope, log_offset
  LIMIT %(limit)s
 
