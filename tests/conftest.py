@@ -1,4 +1,8 @@
-"""What every test shares: one Postgres a session, one namespace a test, an Airflow home of its own."""
+"""What every test shares: one Postgres a session, one namespace a test, an Airflow home of its own.
+
+A test that asks for `migrated`, or for what stands on it (`storage`, `store`), has a database of its own as well: its
+`dsn`, and all sessions that are opened with it, lead there.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ import shutil
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,12 +35,17 @@ import psycopg  # noqa: E402
 import pytest  # noqa: E402
 from psycopg import sql  # noqa: E402
 
-from parkkeeper import database, embedded  # noqa: E402
+from copies import NAMESPACE, Copies, new_name  # noqa: E402
+from parkkeeper import database, embedded, migrations  # noqa: E402
 
 Connection = psycopg.Connection[Any]
 
 # Nothing here outlives the session, so nothing has to survive a crash of the machine.
 _SETTINGS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+
+# Where Linux keeps files in memory, and how many bytes must be free there before a server goes there.
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -46,17 +54,58 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 @pytest.fixture(scope="session")
-def dsn() -> Iterator[str]:
+def server_dsn() -> Iterator[str]:
     """The server of the session: PARKKEEPER_DSN, else our own (make test PG=15: with Debian's programs)."""
     bindir = os.environ.get("PARKKEEPER_TEST_BINDIR")
-    with embedded.resolve_dsn(settings=_SETTINGS, bindir=Path(bindir) if bindir else None) as resolved:
-        yield resolved
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            if _memory_has_room():
+                patch.setattr(tempfile, "tempdir", str(_MEMORY))
+            server = embedded.resolve_dsn(settings=_SETTINGS, bindir=Path(bindir) if bindir else None)
+            dsn = stack.enter_context(server)
+        yield dsn
+
+
+def _memory_has_room() -> bool:
+    """Whether there is a file system in memory that a server fits into, and that may hold its programs.
+
+    Databases are made and dropped by the thousand here, each of some hundred files: on a disk that is most of the time.
+    """
+    if not _MEMORY.is_dir():
+        return False
+    found = os.statvfs(_MEMORY)
+    return found.f_bavail * found.f_frsize >= _ROOM and not found.f_flag & os.ST_NOEXEC
+
+
+@pytest.fixture(scope="session")
+def copies(server_dsn: str) -> Iterator[Copies]:
+    """Databases with families of migrations in them."""
+    with Copies(server_dsn) as copies:
+        yield copies
 
 
 @pytest.fixture
-def namespace(dsn: str) -> Iterator[str]:
-    """A name for a schema of the test's own, which does not exist yet and is dropped afterwards."""
-    name = f"test_{uuid.uuid4().hex[:16]}"
+def families() -> tuple[str, ...]:
+    """The families that `migrated` has; a package or a module that needs fewer says so."""
+    return migrations.FAMILIES
+
+
+@pytest.fixture
+def dsn(request: pytest.FixtureRequest, server_dsn: str) -> str:
+    """The database of the test: a copy of its own when it asks for `migrated`, else the server's."""
+    if "migrated" not in request.fixturenames:
+        return server_dsn
+    copies: Copies = request.getfixturevalue("copies")
+    return copies.make(request.getfixturevalue("families"))
+
+
+@pytest.fixture
+def namespace(dsn: str, server_dsn: str) -> Iterator[str]:
+    """A name for a schema of the test's own; unless the test asks for `migrated`, the schema does not exist yet."""
+    if dsn != server_dsn:
+        yield NAMESPACE
+        return
+    name = new_name()
     yield name
     with database.connect(dsn) as connection:
         connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
@@ -79,6 +128,12 @@ def connect(dsn: str, namespace: str) -> Iterator[Callable[..., Connection]]:
 def connection(connect: Callable[..., Connection]) -> Connection:
     """One session in autocommit mode."""
     return connect()
+
+
+@pytest.fixture
+def migrated(connection: Connection, namespace: str) -> str:
+    """The test's namespace, which has `families`, and where it has a ring, one of four slots."""
+    return namespace
 
 
 @pytest.fixture

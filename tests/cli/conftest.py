@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from parkkeeper import cli, migrations
+from parkkeeper import cli
 from parkkeeper.queue import QueueStorage
 
 Connection = psycopg.Connection[Any]
@@ -112,17 +112,21 @@ def finish() -> Callable[..., Result]:
 
 
 @pytest.fixture
-def jobs(connection: Connection, namespace: str) -> str:
-    """A namespace with the queue family, in a ring of four slots."""
-    migrations.migrate(connection, namespace, "queue", queue_slots=4)
-    return namespace
+def families(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    asking = {"queue": "jobs", "memory": "support"}
+    return tuple(family for family, fixture in asking.items() if fixture in request.fixturenames)
 
 
 @pytest.fixture
-def support(connection: Connection, namespace: str) -> str:
+def jobs(migrated: str) -> str:
+    """A namespace with the queue family, in a ring of four slots."""
+    return migrated
+
+
+@pytest.fixture
+def support(migrated: str) -> str:
     """A namespace with the memory family."""
-    migrations.migrate(connection, namespace, "memory")
-    return namespace
+    return migrated
 
 
 @pytest.fixture

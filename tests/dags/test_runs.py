@@ -32,13 +32,6 @@ def run(dag_id: str, **conf: Any) -> tuple[str, dict[str, str], dict[str, dict[s
     return str(done.state), states, {task: xcoms(dag_id, done.run_id, task) for task in states}
 
 
-@pytest.fixture
-def migrated(connection: psycopg.Connection, namespace: str) -> str:
-    for family in migrations.FAMILIES:
-        migrations.migrate(connection, namespace, family, queue_slots=4)
-    return namespace
-
-
 def test_migrate_makes_both_families(connection: psycopg.Connection, namespace: str) -> None:
     state, tasks, figures = run("parkkeeper_migrate", namespace=namespace, queue_slots=5)
     assert (state, tasks) == ("success", {"migrate_queue": "success", "migrate_memory": "success"})

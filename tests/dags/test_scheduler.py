@@ -52,16 +52,16 @@ with DAG("late", schedule=None, deadline=alert(timedelta(seconds=1))) as dag:
 
 
 @pytest.fixture(scope="module")
-def space(dsn: str) -> Iterator[str]:
+def space(server_dsn: str) -> Iterator[str]:
     """The namespace that the DAGs look after; the first of them makes it."""
     name = f"test_{uuid.uuid4().hex[:16]}"
     yield name
-    with database.connect(dsn) as connection:
+    with database.connect(server_dsn) as connection:
         connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="module")
-def airflow(dsn: str, space: str) -> Iterator[AirflowStandalone]:
+def airflow(server_dsn: str, space: str) -> Iterator[AirflowStandalone]:
     """Airflow, running; it reads DAG files of the kind that a site writes."""
     folder = Path(tempfile.mkdtemp(prefix="parkkeeper-test-"))
     try:
@@ -73,7 +73,7 @@ def airflow(dsn: str, space: str) -> Iterator[AirflowStandalone]:
             more = "" if dag_id == "parkkeeper_migrate" else ", schedule=None"
             (dags / f"{dag_id}.py").write_text(DAG_FILE.format(dag_id=dag_id, namespace=space, more=more))
         (dags / "late.py").write_text(LATE_FILE)
-        running = AirflowStandalone(folder / "home", dsn=dsn, dags=dags, plugins=PLUGINS)
+        running = AirflowStandalone(folder / "home", dsn=server_dsn, dags=dags, plugins=PLUGINS)
         try:
             running.prepare()
             running.launch()
@@ -126,13 +126,13 @@ def test_airflow_knows_the_provider_and_the_plugin_once_and_has_nothing_to_compl
     assert "airflow-provider-parkkeeper" in providers
 
 
-def test_each_dag_does_its_work(airflow: AirflowStandalone, dsn: str, space: str) -> None:
+def test_each_dag_does_its_work(airflow: AirflowStandalone, server_dsn: str, space: str) -> None:
     made = run(airflow, "parkkeeper_migrate", queue_slots=4)
     assert {task: xcoms["outcome"] for task, xcoms in made.items()} == {
         "migrate_queue": "migrated",
         "migrate_memory": "migrated",
     }
-    with database.connect(dsn) as connection:
+    with database.connect(server_dsn) as connection:
         storage, store = QueueStorage(connection, space), MemoryStore(connection, space)
         storage.enqueue_many("letters", "print", [{"words": CONTENT}] * 3)
         claims = storage.claim("letters", 3)

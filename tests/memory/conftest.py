@@ -10,15 +10,18 @@ import pytest
 
 from memory_kit import Database
 from parkkeeper.memory import MemoryStore
-from parkkeeper.migrations import migrate
 from provider_kit import Provider, running
 
 
 @pytest.fixture
-def store(connection: psycopg.Connection[Any], namespace: str) -> MemoryStore:
+def families() -> tuple[str, ...]:
+    return ("memory",)
+
+
+@pytest.fixture
+def store(connection: psycopg.Connection[Any], migrated: str) -> MemoryStore:
     """The memory of a fresh namespace."""
-    migrate(connection, namespace, "memory")
-    return MemoryStore(connection, namespace)
+    return MemoryStore(connection, migrated)
 
 
 @pytest.fixture

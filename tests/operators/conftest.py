@@ -5,7 +5,6 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from parkkeeper import migrations
 from parkkeeper.demo.airflow import connection_json
 from parkkeeper.memory import MemoryStore
 from parkkeeper.queue import QueueStorage
@@ -15,20 +14,6 @@ from parkkeeper.queue import QueueStorage
 def airflow_connection(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection parkkeeper_default, as a site might set it: in the environment, of type Postgres."""
     monkeypatch.setenv("AIRFLOW_CONN_PARKKEEPER_DEFAULT", connection_json(dsn))
-
-
-@pytest.fixture
-def families() -> tuple[str, ...]:
-    """The families that a test's namespace has; a module that needs one of them says so."""
-    return migrations.FAMILIES
-
-
-@pytest.fixture
-def migrated(connection: psycopg.Connection, namespace: str, families: tuple[str, ...]) -> str:
-    """The test's namespace with its families and, where it has one, a ring of four slots."""
-    for family in families:
-        migrations.migrate(connection, namespace, family, queue_slots=4)
-    return namespace
 
 
 @pytest.fixture

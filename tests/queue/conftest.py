@@ -7,16 +7,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from parkkeeper.migrations import migrate
 from parkkeeper.queue import QueueStorage
 from ringside import keep_claims, query
 
 
 @pytest.fixture
-def storage(connection: psycopg.Connection[Any], namespace: str) -> QueueStorage:
+def families() -> tuple[str, ...]:
+    return ("queue",)
+
+
+@pytest.fixture
+def storage(connection: psycopg.Connection[Any], migrated: str) -> QueueStorage:
     """The queue of a fresh namespace."""
-    migrate(connection, namespace, "queue", queue_slots=4)
-    return QueueStorage(connection, namespace)
+    return QueueStorage(connection, migrated)
 
 
 @pytest.fixture(params=["floor", "live"])

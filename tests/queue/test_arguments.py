@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from copies import new_name
 from parkkeeper import database
 from parkkeeper.errors import InvalidArgument, InvalidName
 from parkkeeper.migrations import migrate
@@ -22,10 +22,10 @@ SECRET = "Jo's number is 4711"
 
 
 @pytest.fixture(scope="module")
-def storage(dsn: str) -> Iterator[QueueStorage]:
+def storage(server_dsn: str) -> Iterator[QueueStorage]:
     """One namespace for all tests here: what is refused leaves nothing behind."""
-    name = f"test_{uuid.uuid4().hex[:16]}"
-    with database.connect(dsn) as connection:
+    name = new_name()
+    with database.connect(server_dsn) as connection:
         migrate(connection, name, "queue", queue_slots=4)
         yield QueueStorage(connection, name)
         connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))

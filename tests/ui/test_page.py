@@ -42,13 +42,6 @@ class Refuses:
 
 
 @pytest.fixture
-def migrated(connection: psycopg.Connection, namespace: str) -> str:
-    for family in migrations.FAMILIES:
-        migrations.migrate(connection, namespace, family, queue_slots=4)
-    return namespace
-
-
-@pytest.fixture
 def populated(connection: psycopg.Connection, migrated: str) -> str:
     """Jobs in every state over three slots, one dropped past its retention; turns formed, parked and waiting."""
     storage = QueueStorage(connection, migrated)
