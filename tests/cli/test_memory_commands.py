@@ -195,6 +195,28 @@ def test_what_cannot_be_stored_can_be_replaced(run, support: str) -> None:
     assert [memory["text"] for memory in found] == ["one\ufffdtwo three\ufffd"]
 
 
+def test_turns_are_found_in_the_language_that_their_line_or_the_command_tells(run, support: str) -> None:
+    turns = (
+        line("ada", "two houses", language="en")
+        + line("ada", "zwei Häuser")
+        + line("ada", "drei Gärten", language=None)
+    )
+    assert run("memory", "append", "-n", support, "--language", "DE_at", stdin=turns).code == 0
+    assert (
+        run("memory", "append", "-n", support, "--language", "d'e", stdin=turns)
+        .failed(2)
+        .startswith("language is")
+    )
+    assert "line 1 is refused: language is refused" in run(
+        "memory", "append", "-n", support, stdin=line("ada", "x", language="rosebud!")
+    ).failed(1)
+    run("memory", "form", "-n", support)
+    found = run("memory", "recall", "-n", support, "-s", "ada", "house Haus Garten", "--json").json[
+        "memories"
+    ]
+    assert {memory["text"] for memory in found} == {"two houses", "zwei Häuser", "drei Gärten"}
+
+
 def test_forming_tells_what_it_did(run, support: str) -> None:
     run("memory", "append", "-n", support, stdin=line("ada", "hello") + line("bob", "hi"))
     formed = run("memory", "form", "-n", support, "--scope", "ada", "--json").json

@@ -194,6 +194,8 @@ def test_no_statistics_are_kept_of_columns_with_personal_data(store: MemoryStore
     assert {name for (name,) in found} == {
         "observation.data_subject_id",
         "observation.formation_error",
+        "observation.language",
+        "memory.language",
         "turn_message.content",
         "memory.text",
         "memory.search_text",

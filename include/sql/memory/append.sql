@@ -46,11 +46,11 @@ WITH cap AS MATERIALIZED (
 ), formed_side AS (
     INSERT INTO {schema}.watermark_formed (scope) SELECT %(scope)s FROM mark ON CONFLICT (scope) DO NOTHING
 ), turn AS (
-    INSERT INTO {schema}.observation (scope, log_offset, occurred_at, data_subject_id)
-    SELECT %(scope)s, mark.before + t.number, coalesce(t.occurred_at, clock_timestamp()), t.subject
+    INSERT INTO {schema}.observation (scope, log_offset, occurred_at, data_subject_id, language)
+    SELECT %(scope)s, mark.before + t.number, coalesce(t.occurred_at, clock_timestamp()), t.subject, t.language
       FROM mark
-     CROSS JOIN unnest(%(occurred_at)s::timestamptz[], %(subjects)s::text[]) WITH ORDINALITY
-           AS t (occurred_at, subject, number)
+     CROSS JOIN unnest(%(occurred_at)s::timestamptz[], %(subjects)s::text[], %(languages)s::text[]) WITH ORDINALITY
+           AS t (occurred_at, subject, language, number)
      ORDER BY t.number
     RETURNING observation_id, log_offset
 ), message AS (

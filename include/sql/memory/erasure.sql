@@ -108,10 +108,13 @@ SELECT count(*) AS number FROM {schema}.observation WHERE ingested_at < %(before
 SELECT count(*) AS number FROM {schema}.observation WHERE scope = %(scope)s
 
 -- name: forget_scope
--- What is kept about a scope beside its numbers.
+-- What is kept about a scope beside its numbers, under its lock. Turns that came meanwhile are found by their languages.
 WITH setting AS (
     DELETE FROM {schema}.scope_setting WHERE scope = %(scope)s
 ), record AS (
     DELETE FROM {schema}.parking_record WHERE scope = %(scope)s
+), language AS (
+    DELETE FROM {schema}.scope_language
+     WHERE scope = %(scope)s AND NOT EXISTS (SELECT FROM {schema}.observation WHERE scope = %(scope)s)
 )
 DELETE FROM {schema}.rebuild WHERE scope = %(scope)s

@@ -18,20 +18,20 @@ WITH turn AS (
        AND claim_token = %(token)s
        AND formed_at IS NULL
        AND parked_at IS NULL
-    RETURNING observation_id, scope
+    RETURNING observation_id, scope, language
 ), replaced AS (
     DELETE FROM {schema}.projection_dependency AS d USING turn WHERE d.source_id = turn.observation_id
 ), item AS MATERIALIZED (
     SELECT nextval(pg_get_serial_sequence('{schema}.projection_dependency', 'derived_id')) AS derived_id,
-           turn.observation_id, turn.scope, m.kind, m.text, m.search_text
+           turn.observation_id, turn.scope, turn.language, m.kind, m.text, m.search_text
       FROM turn
      CROSS JOIN unnest(%(kinds)s::text[], %(texts)s::text[], %(search_texts)s::text[]) AS m (kind, text, search_text)
 ), dependency AS (
     INSERT INTO {schema}.projection_dependency (derived_id, source_id, derived_kind) OVERRIDING SYSTEM VALUE
     SELECT derived_id, observation_id, 'memory' FROM item
 ), memory AS (
-    INSERT INTO {schema}.memory (memory_id, scope, kind, text, search_text, extractor, extractor_version)
-    SELECT derived_id, scope, kind, text, search_text, %(extractor)s, %(extractor_version)s FROM item
+    INSERT INTO {schema}.memory (memory_id, scope, kind, text, search_text, language, extractor, extractor_version)
+    SELECT derived_id, scope, kind, text, search_text, language, %(extractor)s, %(extractor_version)s FROM item
 )
 SELECT observation_id FROM turn
 

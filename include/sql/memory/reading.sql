@@ -41,8 +41,13 @@ SELECT CASE
    AND %(log_offset)s BETWEEN 0 AND w.log_offset
 
 -- name: words
--- The words of a text as the index knows them.
-SELECT tsvector_to_array(to_tsvector('pg_catalog.simple', %(text)s))
+-- The words of a text as the index knows them: as they stand, and in each language that the scope has memories of.
+SELECT array_agg(DISTINCT words.word) AS words
+  FROM (SELECT 'simple' AS name
+        UNION ALL
+        SELECT configuration FROM {schema}.scope_language WHERE scope = %(scope)s) AS configuration
+ CROSS JOIN unnest(tsvector_to_array(to_tsvector({schema}.search_configuration(configuration.name), %(text)s)))
+       AS words (word)
 
 -- name: recall
 -- The scope is a word of the index too: it narrows the search before any row is looked at. Where a memory comes from is

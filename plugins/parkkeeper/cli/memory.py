@@ -26,7 +26,7 @@ from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import duration
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import MemoryStore
-from parkkeeper.memory.turns import ON_INVALID
+from parkkeeper.memory.turns import ON_INVALID, checked_language
 
 app = typer.Typer(
     help="Append turns, form them into memory, see and undo what was parked, erase, recall.",
@@ -52,13 +52,21 @@ def append(
             help="What to do with a content that Postgres cannot store (NUL, half a surrogate).",
         ),
     ] = "reject",
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LANGUAGE",
+            help="Of each turn whose line tells none: a tag such as de, or a name such as german.",
+        ),
+    ] = None,
     dsn: Dsn = None,
     json: Json = False,
 ) -> None:
     """Append turns from JSON Lines, in batches.
 
     A line: `{"scope": "ada", "messages": [{"role": "user", "content": "hello"}], "subject": "ada",
-    "occurred_at": "2026-01-31T12:00:00Z", "idempotency_key": "chat-1-7"}`; the last three may be left out.
+    "occurred_at": "2026-01-31T12:00:00Z", "idempotency_key": "chat-1-7", "language": "en"}`; the last four may be left
+    out.
 
     A bad line ends the load with a non-zero exit code; it is named by its number, and what stands before it is in.
     With an idempotency_key on each line, the same file can simply be loaded again.
@@ -67,8 +75,9 @@ def append(
     """
     if on_invalid not in ON_INVALID:
         raise InvalidArgument(f"on_invalid {on_invalid!r} is refused: one of {', '.join(ON_INVALID)}")
+    spoken = checked_language(language, "language")
     with ready(dsn, namespace, "memory") as (connection, space), opened(file) as stream:
-        loaded = load(connection, MemoryStore(connection, space), stream, on_invalid)
+        loaded = load(connection, MemoryStore(connection, space), stream, on_invalid, spoken)
     emit(loaded, as_json=json)
 
 

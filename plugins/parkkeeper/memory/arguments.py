@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from parkkeeper.errors import InvalidArgument
+from parkkeeper.memory.turns import SUBJECT_LENGTH, storable
 
 #: What a counting argument may be: at least one, and no more than Postgres counts with.
 COUNT = range(1, 2**63)
+QUERY_LENGTH = 10_000
 
 _IDS = range(-(2**63), 2**63)
 
@@ -50,6 +52,22 @@ def check_place(after: tuple[str, int] | None) -> None:
     if not isinstance(after, Sequence) or len(after) != 2 or not isinstance(after[0], str):
         raise InvalidArgument("after is refused: a pair of scope and offset, those of the last turn seen")
     check_offset("after[1]", after[1])
+
+
+def check_subject(subject: object) -> None:
+    """Refuse what is neither None nor a subject that a turn may have, without showing it."""
+    if subject is not None and not (
+        isinstance(subject, str) and 0 < len(subject) <= SUBJECT_LENGTH and storable(subject)
+    ):
+        raise InvalidArgument(f"subject is refused: 1 to {SUBJECT_LENGTH} characters")
+
+
+def check_query(query: object) -> None:
+    """Refuse what cannot be looked for, without showing it."""
+    if not isinstance(query, str) or len(query) > QUERY_LENGTH or not storable(query):
+        raise InvalidArgument(
+            f"query is refused: at most {QUERY_LENGTH} characters, neither NUL nor half a surrogate pair"
+        )
 
 
 def checked_ids(observation_ids: Iterable[int] | None) -> list[int] | None:

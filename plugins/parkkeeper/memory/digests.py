@@ -25,7 +25,9 @@ class Digests:
     def content(self, turn: CheckedTurn) -> bytes:
         """Return the digest of all that a caller gives for a turn; a time that is left out stays left out."""
         occurred_at = turn.occurred_at.timestamp() if turn.occurred_at else None
-        return self._digest({"subject": turn.subject, "occurred_at": occurred_at, "messages": turn.messages})
+        content = {"subject": turn.subject, "occurred_at": occurred_at, "messages": turn.messages}
+        # Left out where there is none: so the digests from before there were languages stay what they are.
+        return self._digest(content if turn.language is None else content | {"language": turn.language})
 
     def subject(self, subject: str) -> bytes:
         """Return the digest of a subject, for receipts."""

@@ -80,8 +80,14 @@ def drop(session: Session, scope: str, reason: str) -> ErasureReceipt:
     return _erase(
         session,
         _Plan("drop", reason, "of_scope", "left_of_scope", where),
-        lambda: session.execute(_SQL, "forget_scope", {"scope": scope}),
+        lambda: _forget(session, scope),
     )
+
+
+def _forget(session: Session, scope: str) -> None:
+    # Formation notes a scope's languages under this lock: none that it notes meanwhile goes.
+    watermark.lock(session, [scope])
+    session.execute(_SQL, "forget_scope", {"scope": scope})
 
 
 def _erase(session: Session, plan: _Plan, also: Callable[[], Any] | None = None) -> ErasureReceipt:

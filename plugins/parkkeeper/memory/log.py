@@ -162,6 +162,7 @@ def _columns(turns: Sequence[_Turn]) -> dict[str, Any]:
         "turns": len(turns),
         "occurred_at": [turn.turn.occurred_at for turn in turns],
         "subjects": [turn.turn.subject for turn in turns],
+        "languages": [turn.turn.language for turn in turns],
         "message_turns": [message[0] for message in messages],
         "positions": [message[1] for message in messages],
         "roles": [message[2] for message in messages],

@@ -65,12 +65,12 @@ def turn_status(session: Session, scope: str, log_offset: int) -> str:
 def recall(session: Session, scope: str, query: str, *, limit: int) -> Recall:
     """Find memories; freshness is read first, so that they are never older than it says."""
     reach = freshness(session, scope)
-    asked = session.execute(_SQL, "words", {"text": spaced(query)}).fetchone()
-    if asked is None or not asked[0]:
+    asked = session.execute(_SQL, "words", {"scope": scope, "text": spaced(query)}).fetchone()
+    if asked is None or not asked.words:
         return Recall((), reach)
     values = {
         "scope": scope,
-        "words": " | ".join(quoted_word(word) for word in asked[0]),
+        "words": " | ".join(quoted_word(word) for word in asked.words),
         "scope_word": quoted_word(SCOPE_MARK + scope),
         "limit": limit,
     }

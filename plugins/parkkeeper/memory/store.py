@@ -16,7 +16,9 @@ from parkkeeper.memory.arguments import (
     check_offset,
     check_optional_counts,
     check_place,
+    check_query,
     check_range,
+    check_subject,
     checked_ids,
 )
 from parkkeeper.memory.digests import Digests
@@ -37,11 +39,9 @@ from parkkeeper.memory.outcomes import (
 )
 from parkkeeper.memory.parking import DEFAULT_POLICY, SweepPolicy
 from parkkeeper.memory.session import Session
-from parkkeeper.memory.turns import SUBJECT_LENGTH, check_turn, storable
+from parkkeeper.memory.turns import check_turn
 from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
-
-QUERY_LENGTH = 10_000
 
 
 class MemoryStore:
@@ -81,6 +81,7 @@ class MemoryStore:
         subject: str | None = None,
         occurred_at: datetime | None = None,
         idempotency_key: str | None = None,
+        language: str | None = None,
         on_invalid: str = "reject",
     ) -> Appended:
         """Store one turn at the end of the scope's log.
@@ -97,6 +98,8 @@ class MemoryStore:
             When it was said, with a time zone, in the years 2 to 9998; None means now, by the database's clock.
         idempotency_key
             With the same key and the same turn, a repeated append stores nothing and returns what the first one did.
+        language
+            In which :meth:`recall` finds it: a tag such as ``de`` or ``pt-BR``, or a text search configuration's name.
         on_invalid
             ``"reject"`` content that holds NUL or half a surrogate pair, or ``"replace"`` each by U+FFFD.
 
@@ -121,6 +124,7 @@ class MemoryStore:
             "subject": subject,
             "occurred_at": occurred_at,
             "idempotency_key": idempotency_key,
+            "language": language,
         }
         return self._append(scope, [turn], [""], on_invalid)[0]
 
@@ -132,7 +136,7 @@ class MemoryStore:
         Parameters
         ----------
         turns
-            Mappings with `messages` and, if wanted, `subject`, `occurred_at` and `idempotency_key`, as in
+            Mappings with `messages` and, if wanted, `subject`, `occurred_at`, `idempotency_key` and `language`, as in
             :meth:`append`.
 
         Returns
@@ -416,10 +420,7 @@ class MemoryStore:
             raise InvalidArgument("erase needs at least one of scope, subject and observation_ids")
         if scope is not None:
             checked_name("scope", scope)
-        if subject is not None and not (
-            isinstance(subject, str) and 0 < len(subject) <= SUBJECT_LENGTH and storable(subject)
-        ):
-            raise InvalidArgument(f"subject is refused: 1 to {SUBJECT_LENGTH} characters")
+        check_subject(subject)
         erasure.check_reason(reason)
         ids = checked_ids(observation_ids)
         with self._session.action("erase"):
@@ -462,10 +463,7 @@ class MemoryStore:
         """
         checked_name("scope", scope)
         check_counts(limit=limit)
-        if not isinstance(query, str) or len(query) > QUERY_LENGTH or not storable(query):
-            raise InvalidArgument(
-                f"query is refused: at most {QUERY_LENGTH} characters, neither NUL nor half a surrogate pair"
-            )
+        check_query(query)
         with self._session.action("recall"):
             return reading.recall(self._session, scope, query, limit=limit)
 

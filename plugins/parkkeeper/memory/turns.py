@@ -18,9 +18,10 @@ SUBJECT_LENGTH = 200
 KEY_LENGTH = 1_000
 ON_INVALID = ("reject", "replace")
 
-_FIELDS = ("messages", "subject", "occurred_at", "idempotency_key")
+_FIELDS = ("messages", "subject", "occurred_at", "idempotency_key", "language")
 # Postgres's text holds neither NUL nor half a surrogate pair.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_LANGUAGE = re.compile(r"(?=.{2,35}\Z)[A-Za-z]{2,}([-_][A-Za-z0-9]+)*\Z")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -32,6 +33,7 @@ class CheckedTurn:
     subject: str | None
     occurred_at: datetime | None
     idempotency_key: str | None
+    language: str | None
 
     def __repr__(self) -> str:
         return f"CheckedTurn({len(self.messages)} messages)"
@@ -48,7 +50,7 @@ def check_turn(turn: Mapping[str, Any], where: str, on_invalid: str) -> CheckedT
     Parameters
     ----------
     turn
-        A mapping with `messages`, and if wanted `subject`, `occurred_at` and `idempotency_key`.
+        A mapping with `messages`, and if wanted `subject`, `occurred_at`, `idempotency_key` and `language`.
     where
         What error messages put before a field's name, e.g. ``"turns[3]."``.
     on_invalid
@@ -74,6 +76,19 @@ def check_turn(turn: Mapping[str, Any], where: str, on_invalid: str) -> CheckedT
         _text(turn.get("subject"), f"{where}subject", SUBJECT_LENGTH),
         _time(turn.get("occurred_at"), f"{where}occurred_at"),
         _text(turn.get("idempotency_key"), f"{where}idempotency_key", KEY_LENGTH),
+        checked_language(turn.get("language"), f"{where}language"),
+    )
+
+
+def checked_language(value: object, where: str) -> str | None:
+    """Return a language tag, or the name of a text search configuration, as it is stored; refuse what is neither."""
+    if value is None:
+        return None
+    if isinstance(value, str) and _LANGUAGE.match(value):
+        return value.lower().replace("_", "-")
+    raise InvalidTurn(
+        f"{where} is refused: None, a language tag such as de or pt-BR, or the name of one of Postgres's text search "
+        "configurations such as german; at most 35 characters"
     )
 
 
