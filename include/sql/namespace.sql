@@ -127,3 +127,22 @@ SELECT 1 / count(*) FROM pg_index WHERE indexrelid = to_regclass(%(index)s) AND 
 
 -- name: settings
 SELECT name FROM {schema}.settings
+
+-- name: forget_family
+DELETE FROM {schema}.schema_migration WHERE family = %(family)s
+
+-- name: families
+SELECT count(DISTINCT family) FROM {schema}.schema_migration
+
+-- name: drop_ledger
+DROP TABLE {schema}.schema_migration, {schema}.settings
+
+-- name: held
+-- What is in the schema: a few names, each with its kind.
+SELECT array_agg(pg_describe_object(classid, objid, 0) ORDER BY 1)
+  FROM (SELECT classid, objid FROM pg_depend
+         WHERE refclassid = 'pg_namespace'::regclass AND refobjid = to_regnamespace(%(schema)s) AND deptype = 'n'
+         LIMIT 5) AS held
+
+-- name: drop_schema
+DROP SCHEMA {schema}

@@ -59,5 +59,9 @@ class MigrationBlocked(MigrationError):
     """A lock that a migration needs was not had in the time allowed."""
 
 
+class ForeignObjects(ParkkeeperError):
+    """Something that Parkkeeper did not make would have to go too; the message names it, and nothing was dropped."""
+
+
 class EmbeddedPostgresError(ParkkeeperError):
     """The embedded Postgres could not be found, started or stopped."""

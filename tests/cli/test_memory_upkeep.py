@@ -139,3 +139,29 @@ def test_numbers_are_verified(run, formed: str, connection) -> None:
     connection.execute(sql.SQL("UPDATE {}.watermark_formed SET formed = 9").format(sql.Identifier(formed)))
     wrong = run("memory", "verify", "-n", formed, "--json")
     assert (wrong.code, wrong.json) == (1, [{"scope": "ada", "name": "formed", "kept": 9, "counted": 3}])
+
+
+def test_a_namespace_is_dropped_when_its_name_is_given_twice(run, formed: str, connection) -> None:
+    drop = ("memory", "drop-namespace", "-n", formed, "--reason", "offboarding")
+    run(*drop).failed(2)
+    assert run(*drop, "--confirm", "other").failed(2).startswith("confirm is refused")
+    run("memory", "freshness", "-n", formed, "-s", "ada")
+    connection.execute(sql.SQL("CREATE TABLE {} ()").format(sql.Identifier(formed, "theirs")))
+    assert "theirs" in run(*drop, "--confirm", formed).failed(1)
+    connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(formed, "theirs")))
+    receipt = run(*drop, "--confirm", formed, "--json").json
+    assert receipt == {
+        "namespace": formed,
+        "reason": "offboarding",
+        "dropped": {
+            "scope": 1,
+            "observation": 3,
+            "parked": 0,
+            "turn_message": 3,
+            "memory": 3,
+            "idempotency_digest": 0,
+            "erasure_request": 0,
+        },
+        "schema_dropped": True,
+    }
+    run("memory", "freshness", "-n", formed, "-s", "ada").failed(4)

@@ -12,7 +12,7 @@ from parkkeeper.cli.output import emit
 from parkkeeper.cli.parsing import attribute, duration
 from parkkeeper.cli.status import progress_bar
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import ErasureReceipt, MemoryStore, RebuildOutcome, SweepPolicy, extractors
+from parkkeeper.memory import ErasureReceipt, MemoryStore, RebuildOutcome, SweepPolicy, dropping, extractors
 from parkkeeper.memory.breaker import PROVIDER_CLASSES
 
 Scope = Annotated[
@@ -51,8 +51,20 @@ Concurrency = Annotated[int, typer.Option(metavar="TURNS", help="How many turns 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to those of the memory."""
-    for command in (sweep, verify, rebuild, rebuilds, pause, resume, cap, settings, expire, drop):
-        app.command()(command)
+    for command in (
+        sweep,
+        verify,
+        rebuild,
+        rebuilds,
+        pause,
+        resume,
+        cap,
+        settings,
+        expire,
+        drop,
+        drop_namespace,
+    ):
+        app.command(command.__name__.replace("_", "-"))(command)
 
 
 def extractor_of(name: str, model: str | None) -> extractors.Extractor:
@@ -317,6 +329,36 @@ def drop(
     """
     with ready(dsn, namespace, "memory") as (connection, space):
         show_receipt(MemoryStore(connection, space).drop(scope, reason=reason), json)
+
+
+def drop_namespace(
+    namespace: NamespaceName,
+    reason: Reason,
+    confirm: Annotated[str, typer.Option(metavar="NAMESPACE", help="The name of the namespace, once more.")],
+    despite_claims: Annotated[
+        bool,
+        typer.Option(
+            "--despite-claims", help="Although workers have turns in hand, whose results are lost then."
+        ),
+    ] = False,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Drop the memory of a whole namespace for good: every turn, every memory, every receipt, the tables, the schema.
+
+    A queue in the same namespace stays, and the schema with it. Prints the receipt, which is kept nowhere else: keep
+    it. Nothing is dropped when something that is not Parkkeeper's is in the way (exit code 1).
+
+    Example: `parkkeeper memory drop-namespace -n support --reason offboarding --confirm support --json`
+    """
+    if confirm != namespace:
+        raise InvalidArgument(
+            "confirm is refused: it is not the name that --namespace gives; nothing was dropped"
+        )
+    with ready(dsn, namespace, "memory") as (connection, space):
+        receipt = dropping.drop_namespace(connection, space, reason=reason, despite_claims=despite_claims)
+    notes = [] if receipt.schema_dropped else ["The schema stays: a queue is in it."]
+    emit(receipt, as_json=json, notes=notes)
 
 
 def show_receipt(receipt: ErasureReceipt, as_json: bool) -> None:

@@ -3,11 +3,13 @@
 Imports no Airflow. ``docs/explanation/memory.md`` and ADR 0002 say what is promised.
 """
 
+from parkkeeper.memory.dropping import drop_namespace
 from parkkeeper.memory.errors import (
     BacklogFull,
     FormationPaused,
     IdempotencyConflict,
     InvalidTurn,
+    NamespaceInUse,
     RebuildActive,
     RebuildCancelled,
     TurnErased,
@@ -20,6 +22,7 @@ from parkkeeper.memory.outcomes import (
     Freshness,
     MemorySettings,
     Miscount,
+    NamespaceReceipt,
     ParkedTurn,
     Rebuild,
     RebuildOutcome,
@@ -44,6 +47,8 @@ __all__ = [
     "MemorySettings",
     "MemoryStore",
     "Miscount",
+    "NamespaceInUse",
+    "NamespaceReceipt",
     "ParkedTurn",
     "Rebuild",
     "RebuildActive",
@@ -55,4 +60,5 @@ __all__ = [
     "SweepOutcome",
     "SweepPolicy",
     "TurnErased",
+    "drop_namespace",
 ]

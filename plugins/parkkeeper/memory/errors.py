@@ -24,6 +24,10 @@ class IdempotencyConflict(ParkkeeperError):
     """The idempotency key was used in this scope for another turn; nothing was stored."""
 
 
+class NamespaceInUse(ParkkeeperError):
+    """Workers have turns of the namespace in hand; nothing was dropped."""
+
+
 class RebuildActive(ParkkeeperError):
     """The scope has a rebuild that has not ended: another one, or this one in other hands; nothing was done."""
 

@@ -218,6 +218,25 @@ class ErasureReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceReceipt:
+    """What the memory of a namespace held when it was dropped. It is kept nowhere else.
+
+    Attributes
+    ----------
+    dropped
+        Rows by kind: `scope`, `observation` and how many of them were `parked`, `turn_message`, `memory`,
+        `idempotency_digest`, and `erasure_request`, the receipts of earlier erasures, which are gone too.
+    schema_dropped
+        False when the schema stays, because a queue is in it.
+    """
+
+    namespace: str
+    reason: str
+    dropped: Mapping[str, int]
+    schema_dropped: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildOutcome:
     """How far a rebuild is, in turns and since it began, whoever worked on it.
 
