@@ -116,6 +116,25 @@ def test_the_longest_texts_of_all_scripts_can_be_stored_and_found(store: MemoryS
     assert found(store, "w8999") == [words]
 
 
+def test_a_word_without_an_end_is_cut_before_postgres_sees_it(store: MemoryStore) -> None:
+    """Such a word takes a server down when its lower case is longer than it is, and minutes when it has underscores."""
+    words = ["Ⱥ" * 1_000, "Ⱥ" * 683, "I" * 2_000, "_a" * 5_000, "-Ω" * 1_000]
+    texts = [f"before{number} {word} after{number}" for number, word in enumerate(words)]
+    remember(store, *texts)
+    for number, word in enumerate(words):
+        assert max(len(piece) for piece in spaced(word).split()) <= 400
+        assert spaced(word).replace(" ", "") == word
+        for query in (f"before{number}", f"after{number}", word):
+            assert texts[number] in found(store, query)
+
+
+def test_a_long_row_of_words_without_spaces_is_cut_between_words() -> None:
+    row = ",".join(f"word{number}" for number in range(200))
+    pieces = spaced(row).split()
+    assert len(pieces) > 1 and "".join(pieces) == row
+    assert all(piece.endswith(",") for piece in pieces[:-1])
+
+
 @pytest.mark.parametrize("query", ["x" * 10_001, "a\x00", "\ud83d", None])
 def test_a_query_outside_its_rule_is_refused(store: MemoryStore, query: str) -> None:
     with pytest.raises(InvalidArgument, match="query is refused: at most 10000 characters"):
