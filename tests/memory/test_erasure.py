@@ -15,6 +15,7 @@ from parkkeeper.errors import InvalidArgument, InvalidName, TransactionOpen
 from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
 from parkkeeper.memory.extractors.chunks import Chunks
+from parkkeeper.migrations import migrate
 
 NONE = {"observation": 0, "turn_message": 0, "memory": 0, "idempotency_digest": 0}
 
@@ -68,7 +69,7 @@ def test_nothing_of_a_marker_is_left_after_erasure_nor_was_ever_logged(
             raise ExtractionError(
                 "refusal" if turn.log_offset == 1 else "malformed", turn.messages[0]["content"]
             )
-        return Chunks().extract(turn)
+        return [Memory(turn.messages[0]["content"], "what MARKER fears")]
 
     for offset in range(60):
         store.append("s", say(f"MARKER {offset} words"), subject="MARKER", idempotency_key=f"MARKER {offset}")
@@ -82,6 +83,20 @@ def test_nothing_of_a_marker_is_left_after_erasure_nor_was_ever_logged(
     assert not re.search("marker", dump(db), re.IGNORECASE)
     assert not re.search("marker", caplog.text, re.IGNORECASE)
     assert db.one("SELECT count(*) FROM {schema}.turn_idempotency WHERE erased_at IS NOT NULL") == 60
+
+
+def test_what_was_sampled_of_kinds_of_memory_goes_with_an_upgrade(
+    connection: psycopg.Connection[Any], db: Database, namespace: str
+) -> None:
+    migrate(connection, namespace, "memory", target=18)
+    store = MemoryStore(connection, namespace)
+    store.append_many("s", [{"messages": say("x")}] * 9)
+    store.form_batch(Scripted(lambda turn: [Memory("x", "what MARKER fears")]))
+    assert "MARKER" in statistics(db)
+    before = db("SELECT pg_relation_filenode(%s)", (f"{namespace}.memory",))
+    migrate(connection, namespace, "memory")
+    assert "MARKER" not in statistics(db)
+    assert db("SELECT pg_relation_filenode(%s)", (f"{namespace}.memory",)) == before  # nothing was rewritten
 
 
 def test_the_text_of_an_error_goes_when_its_turn_does(store: MemoryStore, db: Database) -> None:
