@@ -28,8 +28,8 @@ endif
 SAME_EVERYWHERE := --ignore tests/memory/test_simulation.py --ignore tests/queue/test_everything_at_once.py
 
 # What the system tests run, and the Debian packages that bring it.
-SYSTEM_FILES := /usr/bin/chromium /usr/lib/postgresql/15/bin/postgres
-SYSTEM_PACKAGES := chromium postgresql-15
+SYSTEM_FILES := /usr/bin/chromium /usr/lib/postgresql/15/bin/postgres /usr/sbin/pgbouncer
+SYSTEM_PACKAGES := chromium postgresql-15 pgbouncer
 
 VENV := .venv
 PY := $(VENV)/bin/python

@@ -8,6 +8,7 @@ always bound.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import select
 import time
@@ -30,6 +31,8 @@ from parkkeeper.namespace import Namespace
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger(__name__)
+
 _TOKEN = re.compile(r"\{([a-z_]+)\}")
 _BLOCK = re.compile(r"^-- name: ([a-z_][a-z0-9_]*)[ \t]*$", re.MULTILINE)
 
@@ -45,6 +48,12 @@ REST_WITHIN = 5.0
 
 # How long one cancel has, in seconds: it may have come before the statement, and is then without effect.
 _CANCEL_WITHIN = 0.5
+
+# In one statement, so that nothing is set where it must not be: a pooler makes up the process id that its client knows.
+_CONFIGURE = (
+    b"SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
+    b" WHERE pg_backend_pid() = %s"
+)
 
 
 def sql_root() -> Path:
@@ -121,7 +130,8 @@ def connect(
     Returns
     -------
     psycopg.Connection
-        Its backend ends by itself soon after this process dies (``client_connection_check_interval``).
+        Its backend ends by itself soon after this process dies (``client_connection_check_interval``). Behind a pooler
+        none of this holds, see :func:`configure`.
 
     Raises
     ------
@@ -132,25 +142,46 @@ def connect(
         The connection string cannot be read.
     """
     given = _parsed(dsn)
-    options = " ".join(
-        [
-            str(given.get("options") or ""),
-            f"-c statement_timeout={milliseconds(statement_timeout)}",
-            f"-c lock_timeout={milliseconds(lock_timeout)}",
-            f"-c idle_in_transaction_session_timeout={milliseconds(idle_in_transaction_session_timeout)}",
-            "-c client_connection_check_interval=500",
-        ]
-    ).strip()
+    settings = {
+        "statement_timeout": f"{milliseconds(statement_timeout)}ms",
+        "lock_timeout": f"{milliseconds(lock_timeout)}ms",
+        "idle_in_transaction_session_timeout": f"{milliseconds(idle_in_transaction_session_timeout)}ms",
+        "client_connection_check_interval": "500ms",
+    }
     try:
-        return connection_class.connect(
+        connection = connection_class.connect(
             dsn,
             autocommit=True,
             application_name=application_name,
             connect_timeout=max(2, round(connect_timeout.total_seconds())),
-            options=options,
         )
+        try:
+            configure(connection, settings)
+        except BaseException:
+            connection.close()
+            raise
     except psycopg.OperationalError as error:
         raise DatabaseUnavailable(_unavailable(given, error)) from None
+    return connection
+
+
+def configure(connection: psycopg.Connection[Any], settings: Mapping[str, str]) -> None:
+    """Give the session `settings`, unless it is a pooler's, which may hand it to others in a moment.
+
+    Such a session is left as it is, and nothing is prepared in it: its next statement may go to another server process.
+    A warning is logged when it has no ``statement_timeout`` of its role or database either. ``docs/how-to/poolers.md``
+    tells what else a pooler breaks.
+    """
+    values = (list(settings), list(settings.values()), connection.info.backend_pid)
+    if connection.execute(_CONFIGURE, values).rowcount:
+        return
+    connection.prepare_threshold = None
+    limit = connection.execute("SELECT current_setting('statement_timeout')").fetchone()
+    if limit is not None and limit[0] == "0":
+        _LOG.warning(
+            "a pooler stands before the database: the session's timeouts were not set, and its role has none; "
+            "give it some with ALTER ROLE ... SET statement_timeout"
+        )
 
 
 def _parsed(dsn: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from airflow.providers.postgres.hooks.postgres import PostgresHook
 from airflow.sdk import Connection
 from psycopg.rows import tuple_row
 
-from parkkeeper.database import milliseconds
+from parkkeeper.database import configure, milliseconds
 from parkkeeper.errors import DatabaseUnavailable, InvalidArgument
 
 #: How long to wait for the server when the connection does not say.
@@ -23,10 +23,6 @@ IDLE_IN_TRANSACTION_SESSION_TIMEOUT = timedelta(minutes=1)
 
 # Postgres keeps 63 bytes of an application_name.
 _NAME_BYTES = 63
-
-_CONFIGURE = (
-    b"SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
-)
 
 
 class ParkkeeperHook(PostgresHook):
@@ -63,7 +59,7 @@ class ParkkeeperHook(PostgresHook):
         """Open a session in autocommit mode for the length of the context.
 
         When the context is left, or this process dies, in the middle of a statement, the server ends that within
-        about a second.
+        about a second. Behind a pooler it has neither timeouts nor this, see ``docs/how-to/poolers.md``.
 
         Parameters
         ----------
@@ -91,7 +87,7 @@ class ParkkeeperHook(PostgresHook):
         connection = self._connect()
         try:
             # Set, not sent as startup options: options in the connection's extra would replace those.
-            connection.execute(_CONFIGURE, (list(settings), list(settings.values())))
+            configure(connection, settings)
             yield connection
         finally:
             connection.close()
