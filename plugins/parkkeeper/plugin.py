@@ -1,4 +1,4 @@
-"""The plugin: Parkkeeper's page in the navigation of Airflow's UI."""
+"""The plugin: Parkkeeper's page in the navigation of Airflow's UI, and its timetable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ URL_PREFIX = "/parkkeeper"
 
 
 class ParkkeeperPlugin(AirflowPlugin):
-    """Adds the page and its endpoints to the API server."""
+    """Adds the page and its endpoints to the API server, and to all of Airflow the timetable of backfills."""
 
     name = "parkkeeper"
     external_views: list[Any] = [  # noqa: RUF012
@@ -24,6 +24,13 @@ class ParkkeeperPlugin(AirflowPlugin):
             "url_route": "parkkeeper",
         }
     ]
+
+    @cached_property
+    def timetables(self) -> list[Any]:  # type: ignore[override]
+        """The timetable, imported when a DAG that has one is written down or read: each task loads the plugin too."""
+        from parkkeeper.timetables import BackfillTimetable
+
+        return [BackfillTimetable]
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
