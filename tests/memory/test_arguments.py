@@ -30,6 +30,10 @@ BAD: dict[str, tuple[str, Callable[[MemoryStore], Any]]] = {
         lambda s: s.erase(observation_ids=["MARKER"], reason="test"),  # type: ignore[list-item]
     ),
     "a number as subject": ("subject", lambda s: s.erase(subject=5, reason="test")),  # type: ignore[arg-type]
+    "a shard beyond the last": ("shard", lambda s: s.form_batch(failing("other"), shard=(2, 2))),
+    "a shard of none": ("shard", lambda s: s.form_batch(failing("other"), shard=(0, 0))),
+    "half a shard": ("shard", lambda s: s.form_batch(failing("other"), shard=(0.5, 2))),  # type: ignore[arg-type]
+    "a shard of one scope": ("shard", lambda s: s.form_batch(failing("other"), scope="s", shard=(0, 2))),
     "a policy without a number": ("max_attempts", lambda s: SweepPolicy(max_attempts="6")),  # type: ignore[arg-type]
     "a policy without a limit": ("limit", lambda s: SweepPolicy(limit=None)),  # type: ignore[arg-type]
     "a page without an end": ("limit", lambda s: s.parked(limit=None)),  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 -- name: due_scopes
 -- Scopes with a turn that may be claimed now and that are not paused, in random order, so that in the long run none waits behind another. One
--- index probe a scope, however many turns it holds.
+-- index probe a scope, however many turns it holds. Of several shards only those of one: a scope is in the same for ever.
 WITH RECURSIVE head AS (
     (SELECT o.scope, o.next_attempt_at
        FROM {schema}.observation AS o
@@ -23,6 +23,7 @@ WITH RECURSIVE head AS (
 SELECT scope
   FROM head
  WHERE next_attempt_at <= now()
+   AND (hashtextextended(scope, 0) & 9223372036854775807) %% %(shards)s::bigint = %(shard)s
    AND NOT EXISTS (
         SELECT FROM {schema}.scope_setting AS s WHERE s.scope = head.scope AND s.paused_at IS NOT NULL
        )

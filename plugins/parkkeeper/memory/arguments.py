@@ -45,6 +45,17 @@ def check_range(from_offset: int, to_offset: int | None) -> None:
         raise InvalidArgument(f"to_offset {to_offset} is refused: it is below from_offset {from_offset}")
 
 
+def check_shard(shard: object, scope: str | None) -> None:
+    """Refuse what does not say which part of all scopes is meant, and a part of one scope."""
+    whole = isinstance(shard, tuple) and len(shard) == 2 and all(_is_whole(number) for number in shard)
+    if not (whole and 0 <= shard[0] < shard[1] < 2**31):  # type: ignore[index]
+        raise InvalidArgument(
+            f"shard {ascii(shard)[:60]} is refused: its number, from 0, and how many there are, e.g. (0, 4)"
+        )
+    if scope is not None and shard != (0, 1):
+        raise InvalidArgument(f"shard {shard} is refused: scope names the only one, which has no parts")
+
+
 def check_place(after: tuple[str, int] | None) -> None:
     """Refuse what does not say where a page ended."""
     if after is None:

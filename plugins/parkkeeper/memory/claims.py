@@ -91,6 +91,20 @@ def hand_back(session: Session, tokens: Collection[UUID]) -> None:
     session.execute(_SQL, "hand_back", {"tokens": list(tokens)})
 
 
+def due_scopes(session: Session, shard: tuple[int, int], limit: int | None) -> list[str]:
+    """Return scopes with a turn that may be claimed now, in random order, of one of several shards.
+
+    Parameters
+    ----------
+    shard
+        Its number, from 0, and how many there are. Together they have every scope, each has it once.
+    limit
+        How many at most; None: all.
+    """
+    values = {"shard": shard[0], "shards": shard[1], "limit": limit}
+    return [row.scope for row in session.execute(_SQL, "due_scopes", values)]
+
+
 class DueTurns:
     """The turns of one batch, one scope after the other.
 
@@ -98,6 +112,8 @@ class DueTurns:
     ----------
     scope
         The only scope to take turns from; None goes round all that have due ones.
+    shard
+        When it goes round: only the scopes of this shard, of so many; see :func:`due_scopes`.
     limit
         How many turns the batch takes at most, so how many scopes it needs to know.
     """
@@ -108,12 +124,14 @@ class DueTurns:
         scope: str | None,
         key: Key,
         *,
+        shard: tuple[int, int],
         limit: int,
         max_attempts: int,
         turn_budget: timedelta,
     ) -> None:
         self._session = session
         self._key = key
+        self._shard = shard
         self._max_attempts = max_attempts
         self._turn_budget = turn_budget
         self._left = limit
@@ -123,12 +141,11 @@ class DueTurns:
     def _begun(self) -> deque[tuple[str, Due | None]]:
         """Return the scopes, each with the last turn that was taken of it; found when the first turn is."""
         if self._scopes is None:
-            names = [self._scope] if self._scope is not None else self._due_scopes(self._left)
+            names = (
+                due_scopes(self._session, self._shard, self._left) if self._scope is None else [self._scope]
+            )
             self._scopes = deque((name, None) for name in names)
         return self._scopes
-
-    def _due_scopes(self, limit: int) -> list[str]:
-        return [row.scope for row in self._session.execute(_SQL, "due_scopes", {"limit": limit})]
 
     def take(self, token: UUID) -> Claim | Capped | None:
         """Claim the next turn under `token`; None when there is none or the batch has had its share."""

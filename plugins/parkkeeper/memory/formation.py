@@ -39,6 +39,7 @@ def form_batch(
     key: Key,
     *,
     scope: str | None,
+    shard: tuple[int, int],
     limit: int,
     max_attempts: int,
     turn_budget: timedelta,
@@ -46,7 +47,9 @@ def form_batch(
 ) -> FormationOutcome:
     """Form up to `limit` due turns; the arguments are checked already."""
     turn_budget = min(turn_budget, LONGEST_BUDGET)
-    due = DueTurns(session, scope, key, limit=limit, max_attempts=max_attempts, turn_budget=turn_budget)
+    due = DueTurns(
+        session, scope, key, shard=shard, limit=limit, max_attempts=max_attempts, turn_budget=turn_budget
+    )
     batch = _Batch(session, extractor, key, due, max_attempts, turn_budget, min(concurrency, limit))
     # Claims look too: it may be paused while the batch runs. Here it keeps an open circuit's canary from being sent.
     paused = bool(control.paused(session, scope, key.extractor))

@@ -10,7 +10,18 @@ import psycopg
 
 from parkkeeper.database import refuse_open_transaction
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import circuit, control, erasure, expiry, formation, log, parking, reading, rebuild
+from parkkeeper.memory import (
+    circuit,
+    claims,
+    control,
+    erasure,
+    expiry,
+    formation,
+    log,
+    parking,
+    reading,
+    rebuild,
+)
 from parkkeeper.memory.arguments import (
     check_counts,
     check_offset,
@@ -18,6 +29,7 @@ from parkkeeper.memory.arguments import (
     check_place,
     check_query,
     check_range,
+    check_shard,
     check_subject,
     checked_ids,
 )
@@ -152,6 +164,7 @@ class MemoryStore:
         extractor: Extractor,
         *,
         scope: str | None = None,
+        shard: tuple[int, int] = (0, 1),
         limit: int = 100,
         max_attempts: int = 6,
         turn_budget: timedelta = timedelta(minutes=5),
@@ -171,6 +184,9 @@ class MemoryStore:
             What makes memories of a turn; see :mod:`parkkeeper.memory.extractors`.
         scope
             The only scope to form; None takes turns from all that have due ones, one from each in its turn.
+        shard
+            Of all scopes only this part: its number, from 0, and how many parts there are. Workers with a part each
+            do not meet in a scope.
         limit
             The most turns that are claimed.
         max_attempts
@@ -188,6 +204,7 @@ class MemoryStore:
         """
         if scope is not None:
             checked_name("scope", scope)
+        check_shard(shard, scope)
         check_counts(limit=limit, max_attempts=max_attempts, concurrency=concurrency)
         key = _checked_extractor(extractor, turn_budget)
         refuse_open_transaction(self.connection, "form_batch")
@@ -197,11 +214,17 @@ class MemoryStore:
                 extractor,
                 key,
                 scope=scope,
+                shard=shard,
                 limit=limit,
                 max_attempts=max_attempts,
                 turn_budget=turn_budget,
                 concurrency=concurrency,
             )
+
+    def due_scopes(self) -> int:
+        """Count the scopes that have a turn to be formed now: what batches over shards are planned by."""
+        with self._session.action("due_scopes"):
+            return len(claims.due_scopes(self._session, (0, 1), None))
 
     def rebuild(
         self,
