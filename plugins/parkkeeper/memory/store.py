@@ -172,35 +172,7 @@ class MemoryStore:
     ) -> FormationOutcome:
         """Form turns that are due, one claim at a time, until `limit` were claimed or none is due.
 
-        A failure that may be the provider's is followed by a canary, a turn without content. If that fails too, the
-        attempts are given back, the circuit opens, and no batch tries a turn until a canary succeeds.
-
-        Whatever else ends the call (an interrupt, a lost session) hands the turns in hand back without counting their
-        attempts; if the database is out of reach they come due when their claims end.
-
-        Parameters
-        ----------
-        extractor
-            What makes memories of a turn; see :mod:`parkkeeper.memory.extractors`.
-        scope
-            The only scope to form; None takes turns from all that have due ones, one from each in its turn.
-        shard
-            Of all scopes only this part: its number, from 0, and how many parts there are. Workers with a part each
-            do not meet in a scope.
-        limit
-            The most turns that are claimed.
-        max_attempts
-            A turn is parked when this many attempts have failed and the canary has not; refusal and too_long park at
-            the first.
-        turn_budget
-            How long one extraction may take. On overrun the attempt failed with class timeout and the batch ends.
-        concurrency
-            How many turns are extracted at once, each in a thread; only the caller's thread uses the connection.
-
-        Returns
-        -------
-        FormationOutcome
-            In turns. A failure of a turn is counted, never raised.
+        See :func:`parkkeeper.memory.formation.form_batch`.
         """
         if scope is not None:
             checked_name("scope", scope)
