@@ -5,7 +5,12 @@
 
 -- name: pruned_failed_total
 -- Failed jobs dropped past their retention, ever. Never decreases.
-SELECT coalesce(sum(pruned_failed_count), 0)::bigint FROM {schema}.queue_terminal_rollups
+SELECT coalesce(sum(pruned_failed_count), 0)::bigint AS pruned_failed_total FROM {schema}.queue_terminal_rollups
+
+-- name: failed_totals
+-- Failed jobs that can be put back now, and those that never can: dropped past their retention, ever.
+SELECT (SELECT coalesce(sum(jobs), 0)::bigint FROM {schema}.queue_believed_counts WHERE state = 'failed')  AS failed_total,
+       (SELECT coalesce(sum(pruned_failed_count), 0)::bigint FROM {schema}.queue_terminal_rollups)   AS pruned_failed_total
 
 -- name: memory_totals
 -- One snapshot over all scopes. A scope that nobody has formed anything of has no row on the formed side.

@@ -13,6 +13,12 @@ from parkkeeper.operators import ParkkeeperOperator
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "xcom.md"
 OPERATORS = [name for name in operators.__all__ if name.endswith("Operator") and name != "ParkkeeperOperator"]
+#: What an operator cannot do without.
+MORE = {
+    "MigrateOperator": {"family": "queue"},
+    "RebuildOperator": {"scope": "s"},
+    "RetryFailedOperator": {"kind": "print"},
+}
 #: Keys of a table that two operators share and that this one does not push.
 NOT_OF = {
     "FormationBatchOperator": {"unparked", "claims_returned"},
@@ -31,7 +37,7 @@ def section(operator: str) -> str:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_reference_is_true(migrated: str, name: str) -> None:
     operator: type[ParkkeeperOperator] = getattr(operators, name)
-    more = {"MigrateOperator": {"family": "queue"}, "RebuildOperator": {"scope": "s"}}.get(name, {})
+    more = MORE.get(name, {})
     ran = run_task(lambda: operator(task_id="task", namespace=migrated, **more))
 
     text = section(name)

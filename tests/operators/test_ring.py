@@ -293,3 +293,23 @@ def test_a_prune_waits_for_snapshots_when_asked(
     assert ran.xcoms == {"outcome": "skipped_active", **NOTHING, "pruned_failed_total": 0}
     reader.execute("COMMIT")
     assert storage.prune_oldest().pruned_completed == 1
+
+
+def test_what_is_approved_bounds_all_that_a_task_drops(storage: QueueStorage, migrated: str) -> None:
+    for number in (2, 3):
+        end_jobs(storage, failed=number, age=timedelta(days=4))
+        storage.rotate()
+
+    def prune(**arguments: Any) -> Any:
+        return run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, **arguments))
+
+    assert isinstance(prune(max_pruned_failed=1).error, AirflowFailException)
+    seen = prune(dry_run=True).xcoms["pruned_failed"]
+    assert seen == 2
+    too_few = prune(approved_pruned_failed=seen - 1)
+    assert "PruneRefused" in str(too_few.error)
+    done = prune(approved_pruned_failed=f"{{{{ {seen} }}}}")
+    assert (done.state, done.xcoms["outcome"], done.xcoms["pruned_failed"]) == ("success", "pruned", 2)
+    assert storage.queue_counts("letters").failed == 3
+    both = prune(max_pruned_failed=1, approved_pruned_failed=1)
+    assert "give one of max_pruned_failed and approved_pruned_failed" in str(both.error)

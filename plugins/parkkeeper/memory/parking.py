@@ -114,13 +114,16 @@ class Which:
     answering: bool = False
 
 
-def unpark(session: Session, which: Which) -> Counter[str]:
+def unpark(session: Session, which: Which, *, dry_run: bool = False) -> Counter[str]:
     """Put parked turns back into the backlog, the longest parked first; return how many of each class.
 
-    They are chosen once and put back in steps, so that no scope is locked for long and none is put back twice.
+    They are chosen once and put back in steps, so that no scope is locked for long and none is put back twice. With
+    `dry_run` nothing is written: how many would be put back.
     """
     refuse_open_transaction(session.connection, "unpark")
     rows = session.execute(_SQL, "to_unpark", asdict(which), prepare=False).fetchall()
+    if dry_run:
+        return Counter(row.error_class for row in rows)
     unparked: Counter[str] = Counter()
     for start in range(0, len(rows), TURNS_PER_STEP):
         unparked += _unpark(session, rows[start : start + TURNS_PER_STEP])
@@ -165,12 +168,10 @@ def sweep(session: Session, policy: SweepPolicy, dry_run: bool) -> SweepOutcome:
     if dry_run:
         newly_parked = len(ids)
         returned = _number(session.execute(_SQL, "expired", where | {"but": ids}, prepare=False))
-        chosen = session.execute(_SQL, "to_unpark", asdict(which), prepare=False)
-        unparked = Counter(row.error_class for row in chosen)
     else:
         newly_parked = park_capped(session, scopes, ids, max_attempts=policy.max_attempts)
         returned = session.execute(_SQL, "return_expired", where, prepare=False).rowcount
-        unparked = unpark(session, which)
+    unparked = unpark(session, which, dry_run=dry_run)
     by_class = {row.error_class: row.parked for row in session.execute(_SQL, "parked_totals", {})}
     by_scope = session.execute(_SQL, "parked_scopes", {"limit": LISTED_SCOPES})
     return SweepOutcome(

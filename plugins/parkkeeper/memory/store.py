@@ -338,6 +338,7 @@ class MemoryStore:
         older_than: timedelta | None = None,
         limit: int | None = None,
         max_park_count: int | None = None,
+        dry_run: bool = False,
     ) -> int:
         """Put parked turns back into the backlog, as if never tried; `formed` goes back to before the first of them.
 
@@ -348,11 +349,13 @@ class MemoryStore:
             ago, parked at most this often. With none given, every parked turn.
         limit
             The most turns to unpark, the longest parked first.
+        dry_run
+            Write nothing.
 
         Returns
         -------
         int
-            How many turns were unparked.
+            How many turns were unparked, or would be.
         """
         if scope is not None:
             checked_name("scope", scope)
@@ -370,7 +373,7 @@ class MemoryStore:
                 limit=limit,
                 max_park_count=max_park_count,
             )
-            return parking.unpark(self._session, which).total()
+            return parking.unpark(self._session, which, dry_run=dry_run).total()
 
     def sweep(self, policy: SweepPolicy = DEFAULT_POLICY, *, dry_run: bool = False) -> SweepOutcome:
         """Park turns at their cap, return claims that ran out, unpark what `policy` says, and count what is parked.

@@ -15,6 +15,7 @@ from parkkeeper.operators.queue import (
     RollupCountsOperator,
     RotateRingOperator,
 )
+from parkkeeper.operators.redrive import RetryFailedOperator, UnparkOperator
 
 __all__ = [
     "FormationBatchOperator",
@@ -26,7 +27,9 @@ __all__ = [
     "PurgeDeadLettersOperator",
     "RebuildOperator",
     "RescueOperator",
+    "RetryFailedOperator",
     "RollupCountsOperator",
     "RotateRingOperator",
     "TaskKilled",
+    "UnparkOperator",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from parkkeeper.errors import InvalidArgument
@@ -71,13 +71,54 @@ def optional_text(value: Any) -> str | None:
 
 def listed(field: str, value: Any) -> list[str]:
     """Return a list of texts, from one or from its form in JSON."""
+    found = _list(value)
+    if found is None or not all(isinstance(text, str) for text in found):
+        raise InvalidArgument(f"{field} is refused: a list of texts, or one in JSON")
+    return found
+
+
+def optional_ids(field: str, value: Any) -> list[int] | None:
+    """Return a list of whole numbers, from one or from its form in JSON, or None if it was not given."""
+    if not given(value):
+        return None
+    found = _list(value)
+    if found is None or not all(type(number) is int for number in found):
+        raise InvalidArgument(f"{field} is refused: a list of whole numbers, or one in JSON")
+    return found
+
+
+def _list(value: Any) -> list[Any] | None:
     try:
         found = json.loads(value) if isinstance(value, str) else list(value)
     except (TypeError, ValueError):
+        return None
+    return found if isinstance(found, list) else None
+
+
+def optional_moment(field: str, value: Any) -> datetime | None:
+    """Return a time with a zone, from one or from its form in ISO 8601, or None if it was not given."""
+    if not given(value):
+        return None
+    try:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).strip())
+    except ValueError:
         found = None
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise InvalidArgument(f"{field} is refused: a list of texts, or one in JSON")
+    if found is None or found.utcoffset() is None:
+        raise InvalidArgument(
+            f"{field} {str(value)[:60]!r} is refused: a time with a zone, such as 2026-01-31T12:00:00+00:00"
+        )
     return found
+
+
+def window(first_field: str, first: Any, end_field: str, end: Any) -> tuple[datetime | None, datetime | None]:
+    """Return both bounds of a window as :func:`optional_moment` does; one without width is refused."""
+    since, before = optional_moment(first_field, first), optional_moment(end_field, end)
+    if since is not None and before is not None and since >= before:
+        raise InvalidArgument(
+            f"{first_field} {since.isoformat()} is refused: it is not before {end_field} {before.isoformat()}, "
+            "so that nothing could be in the window"
+        )
+    return since, before
 
 
 def names(field: str, value: str | Collection[str], allowed: Collection[str]) -> frozenset[str]:

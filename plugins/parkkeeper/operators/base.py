@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import psycopg
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from parkkeeper import migrations
 from parkkeeper.namespace import Namespace
@@ -17,7 +17,7 @@ from parkkeeper.operators import arguments
 from parkkeeper.operators.errors import translated
 
 #: What an operator pushes: one XCom per key.
-Figures = dict[str, int | str | None]
+Figures = dict[str, int | float | str | None]
 Work = Callable[[psycopg.Connection[Any]], Figures]
 
 #: The longest statement of a task without an `execution_timeout`.
@@ -81,9 +81,17 @@ class ParkkeeperOperator(BaseOperator):
             figures = self.work(context)
         where = f"Namespace {self.namespace}: " if self.namespace else ""
         self.log.info("%s%s", where, ", ".join(f"{k}={v}" for k, v in figures.items()))
+        if failure := self.failure(figures):
+            for key, figure in {**figures, "return_value": figures}.items():
+                context["ti"].xcom_push(key, figure)
+            raise failure
         if figures["outcome"] in skip_on:
             raise AirflowSkipException(f"outcome {figures['outcome']}, which skip_on_outcome names")
         return figures
+
+    def failure(self, figures: Figures) -> AirflowException | None:
+        """Return what to fail with although there are figures, which are pushed first; None: nothing."""
+        return None
 
     def work(self, context: Context) -> Figures:
         """Do what `prepare` returns in the one namespace, and return its figures."""

@@ -11,9 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 
-from parkkeeper.database import statements
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import MemoryStore, SweepPolicy
 from parkkeeper.memory.breaker import PROVIDER_CLASSES
@@ -21,13 +19,7 @@ from parkkeeper.memory.extractors import Extractor, load
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments
 from parkkeeper.operators.base import Figures, ParkkeeperOperator, Work
-
-
-def _totals(connection: psycopg.Connection[Any], namespace: Namespace) -> dict[str, int]:
-    with connection.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(statements("figures").render("memory_totals", namespace)).fetchone()
-    assert row is not None
-    return row
+from parkkeeper.operators.totals import totals
 
 
 def _extractor(name: str, llm_conn_id: Any) -> Extractor:
@@ -120,15 +112,15 @@ class FormationBatchOperator(ParkkeeperOperator):
             done = MemoryStore(connection, namespace).form_batch(extractor, **options)
             tried = done.formed + done.failed + done.deferred + done.discarded
             idle = "paused" if done.paused else "circuit_open" if done.circuit == "open" else "noop"
-            totals = _totals(connection, namespace)
+            now = totals(connection, namespace, "memory_totals")
             return {
                 "outcome": "formed" if done.formed else "none_formed" if tried else idle,
                 "formed": done.formed,
                 "failed": done.failed,
                 "parked": done.parked,
                 "deferred": done.deferred,
-                "parked_total": totals["parked"],
-                "backlog": totals["backlog"],
+                "parked_total": now["parked"],
+                "backlog": now["backlog"],
                 "discarded": done.discarded,
                 "circuit": done.circuit,
             }
@@ -217,7 +209,7 @@ class ParkSweepOperator(ParkkeeperOperator):
                 "parked": done.parked,
                 "deferred": 0,
                 "parked_total": done.parked_total,
-                "backlog": _totals(connection, namespace)["backlog"],
+                "backlog": totals(connection, namespace, "memory_totals")["backlog"],
                 "unparked": done.unparked,
                 "claims_returned": done.claims_returned,
             }
@@ -332,12 +324,12 @@ class FreshnessOperator(ParkkeeperOperator):
         """Return the reading; there is nothing to validate."""
 
         def work(connection: psycopg.Connection[Any]) -> Figures:
-            totals = _totals(connection, namespace)
-            parked = totals.pop("parked")
+            now = totals(connection, namespace, "memory_totals")
+            parked = now.pop("parked")
             return {
-                "outcome": "behind" if totals["scopes_behind"] else "fresh",
+                "outcome": "behind" if now["scopes_behind"] else "fresh",
                 "parked_total": parked,
-                **totals,
+                **now,
             }
 
         return work

@@ -13,11 +13,12 @@ from typing import Any
 
 import psycopg
 
-from parkkeeper.database import statements
+from parkkeeper.errors import InvalidArgument
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments
 from parkkeeper.operators.base import Figures, ParkkeeperOperator, Work
-from parkkeeper.queue import QueueStorage
+from parkkeeper.operators.totals import totals
+from parkkeeper.queue import PruneRefused, QueueStorage
 from parkkeeper.queue.outcomes import PruneOutcome
 from parkkeeper.queue.ring import checked_ring
 
@@ -29,9 +30,6 @@ MOST_EVACUATIONS = 50
 
 def _ring_figures(connection: psycopg.Connection[Any], namespace: Namespace, outcome: str) -> Figures:
     """Return the fixed keys with nothing done and the namespace's real total."""
-    statement = statements("figures").render("pruned_failed_total", namespace)
-    row = connection.execute(statement).fetchone()
-    assert row is not None
     return {
         "outcome": outcome,
         "slot": None,
@@ -39,7 +37,7 @@ def _ring_figures(connection: psycopg.Connection[Any], namespace: Namespace, out
         "carried_failed": 0,
         "pruned_failed": 0,
         "pruned_completed": 0,
-        "pruned_failed_total": row[0],
+        **totals(connection, namespace, "pruned_failed_total"),
     }
 
 
@@ -163,6 +161,9 @@ class PruneWithCarryOperator(RingOperator):
         A queue's own setting wins. None: what the namespace says.
     max_pruned_failed
         Refuse a slot that would drop more failed jobs than this, and fail; None: no limit.
+    approved_pruned_failed
+        Instead: how many failed jobs the whole task may drop, over all slots, because somebody has seen the figure of
+        a dry run and approved it. Once something is pruned, a slot that would go beyond it is left and ends the task.
     carry_to
         Where the failed jobs move; None: what the namespace says.
     dry_run
@@ -176,6 +177,7 @@ class PruneWithCarryOperator(RingOperator):
         *RingOperator.template_fields,
         "failed_retention",
         "max_pruned_failed",
+        "approved_pruned_failed",
         "carry_to",
         "is_dry_run",
         "wait_for_snapshots",
@@ -187,6 +189,7 @@ class PruneWithCarryOperator(RingOperator):
         *,
         failed_retention: timedelta | int | str | None = None,
         max_pruned_failed: int | str | None = None,
+        approved_pruned_failed: int | str | None = None,
         carry_to: str | None = None,
         dry_run: bool | str = False,
         wait_for_snapshots: bool | str = False,
@@ -195,6 +198,7 @@ class PruneWithCarryOperator(RingOperator):
         super().__init__(**kwargs)
         self.failed_retention = failed_retention
         self.max_pruned_failed = max_pruned_failed
+        self.approved_pruned_failed = approved_pruned_failed
         self.carry_to = carry_to
         # Not self.dry_run: that is a method of every operator.
         self.is_dry_run = dry_run
@@ -204,9 +208,12 @@ class PruneWithCarryOperator(RingOperator):
         """Validate the arguments and return the prune."""
         dry_run = arguments.flag("dry_run", self.is_dry_run)
         failed_retention = arguments.optional_duration("failed_retention", self.failed_retention)
+        most = arguments.optional_whole("max_pruned_failed", self.max_pruned_failed, 0)
+        approved = arguments.optional_whole("approved_pruned_failed", self.approved_pruned_failed, 0)
+        if most is not None and approved is not None:
+            raise InvalidArgument("give one of max_pruned_failed and approved_pruned_failed")
         options: dict[str, Any] = {
             "ring": checked_ring(self.ring),
-            "max_pruned_failed": arguments.optional_whole("max_pruned_failed", self.max_pruned_failed, 0),
             "carry_to": arguments.optional_text(self.carry_to),
             "lock_timeout": arguments.duration("lock_timeout", self.lock_timeout),
             "wait_for_snapshots": arguments.flag("wait_for_snapshots", self.wait_for_snapshots),
@@ -216,7 +223,16 @@ class PruneWithCarryOperator(RingOperator):
             storage = QueueStorage(connection, namespace)
             done: list[PruneOutcome] = []
             while len(done) < MOST_SLOTS:
-                last = storage.prune_oldest(failed_retention, dry_run=dry_run, **options)
+                left = most if approved is None else approved - sum(one.pruned_failed for one in done)
+                try:
+                    last = storage.prune_oldest(
+                        failed_retention, dry_run=dry_run, max_pruned_failed=left, **options
+                    )
+                except PruneRefused as refused:
+                    if approved is None or not done:
+                        raise
+                    self.log.info("What is approved is used up; left as it is: %s", refused)
+                    break
                 if last.outcome == "pruned":
                     done.append(last)
                 if last.outcome != "pruned" or dry_run:

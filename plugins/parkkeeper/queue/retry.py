@@ -36,6 +36,7 @@ def retry_failed_by_queue(
     finalized_from: datetime | None = None,
     finalized_before: datetime | None = None,
     limit: int | None = None,
+    dry_run: bool = False,
 ) -> RetryFailedOutcome:
     """Put the failed jobs of `queue` back, those that failed first in front.
 
@@ -45,6 +46,8 @@ def retry_failed_by_queue(
         Only jobs that failed in this window; with a time zone, the second one exclusive. None: no bound.
     limit
         At most so many jobs. None: all.
+    dry_run
+        Put nothing back: `matched` says how many there are.
 
     Returns
     -------
@@ -64,7 +67,7 @@ def retry_failed_by_queue(
     """
     checked_name("queue", queue)
     wanted = _filter(queue, None, finalized_from, finalized_before, limit)
-    return _retry(connection, namespace, wanted)
+    return _retry(connection, namespace, wanted, dry_run)
 
 
 def retry_failed_by_kind(
@@ -75,6 +78,7 @@ def retry_failed_by_kind(
     finalized_from: datetime | None = None,
     finalized_before: datetime | None = None,
     limit: int | None = None,
+    dry_run: bool = False,
 ) -> RetryFailedOutcome:
     """Put the failed jobs of `kind` back, whatever their queue; otherwise as :func:`retry_failed_by_queue`.
 
@@ -85,11 +89,42 @@ def retry_failed_by_kind(
     """
     checked_name("kind", kind)
     wanted = _filter(None, kind, finalized_from, finalized_before, limit)
-    return _retry(connection, namespace, wanted)
+    return _retry(connection, namespace, wanted, dry_run)
+
+
+def retry_failed_by_window(
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    finalized_from: datetime | None,
+    finalized_before: datetime | None,
+    *,
+    limit: int | None = None,
+    dry_run: bool = False,
+) -> RetryFailedOutcome:
+    """Put back what failed in a window, whatever the queue and the kind; otherwise as :func:`retry_failed_by_queue`.
+
+    Returns
+    -------
+    RetryFailedOutcome
+        `pruned_failed_count` is None: what was dropped is counted by queue, not by when it had failed.
+
+    Raises
+    ------
+    InvalidArgument
+        Also when both bounds are None: every failed job of a namespace is not put back by an omission.
+    """
+    if finalized_from is None and finalized_before is None:
+        raise InvalidArgument("finalized_from and finalized_before are both None: give one of them at least")
+    wanted = _filter(None, None, finalized_from, finalized_before, limit)
+    return _retry(connection, namespace, wanted, dry_run)
 
 
 def retry_failed(
-    connection: psycopg.Connection[Any], namespace: Namespace, job_ids: Collection[int]
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    job_ids: Collection[int],
+    *,
+    dry_run: bool = False,
 ) -> RetryFailedOutcome:
     """Put those of the jobs back that are failed; otherwise as :func:`retry_failed_by_queue`.
 
@@ -102,7 +137,7 @@ def retry_failed(
         None: the ids belong to no one queue.
     """
     wanted = _filter() | {"job_ids": arguments.job_ids("job_ids", job_ids)}
-    return _retry(connection, namespace, wanted)
+    return _retry(connection, namespace, wanted, dry_run)
 
 
 def _filter(
@@ -128,13 +163,14 @@ def _filter(
 
 
 def _retry(
-    connection: psycopg.Connection[Any], namespace: Namespace, wanted: dict[str, Any]
+    connection: psycopg.Connection[Any], namespace: Namespace, wanted: dict[str, Any], dry_run: bool
 ) -> RetryFailedOutcome:
     with without_rows(connection, namespace, "queue", _ACTION):
         matching = retried(connection, partial(_scan, connection, namespace, wanted))
         taken: list[Any] = []
-        for start in range(0, len(matching), CHUNK):
-            chunk = matching[start : start + CHUNK]
+        wanted_back = [] if dry_run else matching
+        for start in range(0, len(wanted_back), CHUNK):
+            chunk = wanted_back[start : start + CHUNK]
             taken += retried(connection, partial(_retry_chunk, connection, namespace, chunk))
         return RetryFailedOutcome(
             retried=[row.job_id for row in taken if row.retried],
@@ -145,7 +181,7 @@ def _retry(
                 else None
             ),
             conflicts=[row.job_id for row in taken if not row.retried],
-            raced=len(matching) - len(taken),
+            raced=len(wanted_back) - len(taken),
         )
 
 

@@ -369,6 +369,7 @@ class QueueStorage:
         finalized_from: datetime | None = None,
         finalized_before: datetime | None = None,
         limit: int | None = None,
+        dry_run: bool = False,
     ) -> RetryFailedOutcome:
         """Put failed jobs of a queue back, as new; see :func:`parkkeeper.queue.retry.retry_failed_by_queue`."""
         return retry.retry_failed_by_queue(
@@ -378,6 +379,7 @@ class QueueStorage:
             finalized_from=finalized_from,
             finalized_before=finalized_before,
             limit=limit,
+            dry_run=dry_run,
         )
 
     def retry_failed_by_kind(
@@ -387,6 +389,7 @@ class QueueStorage:
         finalized_from: datetime | None = None,
         finalized_before: datetime | None = None,
         limit: int | None = None,
+        dry_run: bool = False,
     ) -> RetryFailedOutcome:
         """Put failed jobs of a kind back, as new; see :func:`parkkeeper.queue.retry.retry_failed_by_kind`."""
         return retry.retry_failed_by_kind(
@@ -396,11 +399,25 @@ class QueueStorage:
             finalized_from=finalized_from,
             finalized_before=finalized_before,
             limit=limit,
+            dry_run=dry_run,
         )
 
-    def retry_failed(self, job_ids: Collection[int]) -> RetryFailedOutcome:
+    def retry_failed_by_window(
+        self,
+        finalized_from: datetime | None,
+        finalized_before: datetime | None,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> RetryFailedOutcome:
+        """Put back, as new, what failed in a window; see :func:`parkkeeper.queue.retry.retry_failed_by_window`."""
+        return retry.retry_failed_by_window(
+            self.connection, self.namespace, finalized_from, finalized_before, limit=limit, dry_run=dry_run
+        )
+
+    def retry_failed(self, job_ids: Collection[int], *, dry_run: bool = False) -> RetryFailedOutcome:
         """Put those of the jobs back, as new, that are failed; see :func:`parkkeeper.queue.retry.retry_failed`."""
-        return retry.retry_failed(self.connection, self.namespace, job_ids)
+        return retry.retry_failed(self.connection, self.namespace, job_ids, dry_run=dry_run)
 
     def retry_dead_letters(
         self,
