@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import psycopg
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from parkkeeper import migrations
+from parkkeeper import maintenance, migrations
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments
 from parkkeeper.operators.errors import translated
@@ -19,6 +20,9 @@ from parkkeeper.operators.errors import translated
 #: What an operator pushes: one XCom per key.
 Figures = dict[str, int | float | str | None]
 Work = Callable[[psycopg.Connection[Any]], Figures]
+
+# Where a word begins in the name of a class.
+_ACTION = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 #: The longest statement of a task without an `execution_timeout`.
 STATEMENT_TIMEOUT = timedelta(hours=1)
@@ -100,7 +104,49 @@ class ParkkeeperOperator(BaseOperator):
         with self._sessions(context)() as connection:
             if self.requires:
                 migrations.require(connection, namespace, self.requires)
-            return work(connection)
+            with self._recorded(context, connection, namespace) as figures:
+                figures |= work(connection)
+        return figures
+
+    @contextmanager
+    def _recorded(
+        self, context: Context, connection: psycopg.Connection[Any], namespace: Namespace
+    ) -> Iterator[Figures]:
+        """Put on record the work whose figures the block fills in, and that which fails in it."""
+        started_at = maintenance.database_time(connection)
+        figures: Figures = {}
+        try:
+            yield figures
+        except Exception:
+            self._record(context, connection, namespace, started_at, {"outcome": "failed"})
+            raise
+        if not arguments.flag("dry_run", getattr(self, "is_dry_run", False)):
+            self._record(context, connection, namespace, started_at, figures)
+
+    def _record(
+        self,
+        context: Context,
+        connection: psycopg.Connection[Any],
+        namespace: Namespace,
+        started_at: datetime,
+        figures: Figures,
+    ) -> None:
+        # The first class of ours: one that a site derives does the same action.
+        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("parkkeeper."))
+        about: Figures = {name: value for name in ("ring", "scope") if (value := getattr(self, name, None))}
+        try:
+            maintenance.record_run(
+                connection,
+                namespace,
+                _ACTION.sub("_", ours.__name__.removesuffix("Operator")).lower(),
+                str(figures["outcome"]),
+                started_at=started_at,
+                figures=about | figures,
+                run=maintenance.AirflowRun(context["ti"].dag_id, context["ti"].run_id, self.task_id),
+            )
+        except psycopg.Error as error:
+            # What was done is done, and what failed fails with its own error.
+            self.log.warning("The run is missing from maintenance_run: %s", error.sqlstate or "no session")
 
     def on_kill(self) -> None:
         """End the work: the running statement is cancelled and `execute` raises.
