@@ -236,22 +236,6 @@ def test_a_lost_session_leaves_the_attempt_counted_and_the_turn_to_others(
     assert store.form_batch(Chunks()).formed == 1
 
 
-def test_a_turn_that_breaks_its_store_each_time_comes_to_its_cap(store: MemoryStore, db: Database) -> None:
-    """It must not be handed back uncounted, as an interrupted one is, or it would be tried for ever."""
-    db(
-        "CREATE FUNCTION {schema}.cut() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE EXCEPTION 'cut' USING ERRCODE = 'query_canceled'; END $$"
-    )
-    db("CREATE TRIGGER cut BEFORE INSERT ON {schema}.memory FOR EACH ROW EXECUTE FUNCTION {schema}.cut()")
-    store.append("s", say("x"))
-    for attempt in (1, 2):
-        with pytest.raises(psycopg.errors.QueryCanceled):
-            store.form_batch(Chunks(), max_attempts=2)
-        assert db.turn(0, "formation_attempts") == attempt
-        db.expire_claims()
-    assert store.form_batch(Chunks(), max_attempts=2).parked == 1
-
-
 def test_an_extraction_that_never_returns_is_a_timeout_and_ends_the_batch(
     store: MemoryStore, db: Database
 ) -> None:

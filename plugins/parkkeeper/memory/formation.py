@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from parkkeeper.database import TRANSIENT, bring_to_rest, statements
+from parkkeeper.database import bring_to_rest, statements
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import circuit, control, settling
 from parkkeeper.memory.circuit import Key
@@ -231,14 +231,12 @@ class _Batch:
     def _form(self, claim: Claim, memories: Sequence[Memory]) -> None:
         try:
             outcome = settling.form(self._session, claim, self._extractor, memories)
-        except (psycopg.DataError, psycopg.IntegrityError, UnicodeError, *TRANSIENT) as error:
-            code = getattr(error, "sqlstate", None) or type(error).__name__
+        except (psycopg.Error, UnicodeError) as error:
+            code = settling.refused(self._session, error)
+            if code is None:
+                raise
             self._fail(claim, ExtractionError("store", f"the memories could not be stored: {code}"))
             return
-        except psycopg.Error:
-            # Not handed back: a turn that breaks the session each time must come to its cap.
-            self._tokens.remove(claim.token)
-            raise
         self._settled(claim, outcome)
         if outcome == settling.FORMED:
             self.memories += len(memories)

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from parkkeeper.database import TRANSIENT, bring_to_rest, retried, statements, transaction
+from parkkeeper.database import bring_to_rest, retried, statements, transaction
 from parkkeeper.memory import circuit, control, watermark
 from parkkeeper.memory.breaker import PROVIDER_CLASSES
 from parkkeeper.memory.canary import budget
@@ -24,7 +24,7 @@ from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory, Mes
 from parkkeeper.memory.formation import LONGEST_BUDGET, failure
 from parkkeeper.memory.outcomes import Rebuild, RebuildOutcome
 from parkkeeper.memory.session import Session
-from parkkeeper.memory.settling import columns
+from parkkeeper.memory.settling import columns, refused
 from parkkeeper.memory.workers import Extraction, Workers
 
 _SQL = statements("memory/rebuild")
@@ -315,7 +315,9 @@ class _Batch:
             return None
         try:
             self._store(attempt, result)
-        except (psycopg.DataError, psycopg.IntegrityError, UnicodeError, *TRANSIENT):
+        except (psycopg.Error, UnicodeError) as error:
+            if refused(self._session, error) is None:
+                raise
             self._fail(attempt, "store")
         return None
 

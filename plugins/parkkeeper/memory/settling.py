@@ -24,6 +24,10 @@ _SQL = statements("memory/formation")
 _PARKING = statements("memory/parking")
 _LOG = logging.getLogger(__name__)
 
+# How sqlstates begin that speak of the database and not of what was to be stored: it is read-only, a transaction was
+# undone, a right or a table is missing, a disk is full, a lock is not had, it goes down, it cannot read its files.
+_OUTAGES = ("25", "40", "42", "531", "533", "534", "55", "57P", "58")
+
 FORMED, FAILED, DEFERRED, PARKED, DISCARDED = "formed", "failed", "deferred", "parked", "discarded"
 
 
@@ -45,6 +49,12 @@ def form(session: Session, claim: Claim, extractor: Extractor, memories: Sequenc
             return FORMED
 
     return retried(session.connection, work)
+
+
+def refused(session: Session, error: psycopg.Error | UnicodeError) -> str | None:
+    """Return what the database said when it would not have these memories, a code; None when the fault is its own."""
+    code = getattr(error, "sqlstate", None) or type(error).__name__
+    return None if session.connection.closed or code.startswith(_OUTAGES) else code
 
 
 def columns(memories: Sequence[Memory]) -> dict[str, list[Any]]:
