@@ -68,9 +68,18 @@ def _object(package: griffe.Object, found: griffe.Object | griffe.Alias, owner: 
     if found.docstring:
         yield from _sections(_told_of(package, found.docstring))
     if found.is_class:
-        for member in found.members.values():
+        for member in _members(found):
             if not member.is_class and not member.name.startswith("_") and member.docstring:
                 yield from _object(package, member, f"{found.name}.")
+
+
+def _members(found: griffe.Object | griffe.Alias) -> list[griffe.Object | griffe.Alias]:
+    """Return the members of a class, and those of bases that the package keeps to itself."""
+    members = dict(found.members)
+    for base in found.mro():
+        if base.name not in (base.module.parent.exports or ()):
+            members = {**base.members, **members}
+    return list(members.values())
 
 
 def _signature(found: griffe.Object | griffe.Alias, owner: str) -> str:

@@ -16,6 +16,7 @@ from parkkeeper.cli.lines import BATCH
 from parkkeeper.memory import (
     Circuit,
     ErasureReceipt,
+    ErasureRequest,
     FormationOutcome,
     Freshness,
     MemoryStore,
@@ -317,6 +318,26 @@ def test_erasing_prints_the_receipt(run, support: str) -> None:
         run("memory", "turn", "-n", support, "-s", "ada", "--offset", "1", "--json").json["status"]
         == "erased"
     )
+
+
+def test_an_erasure_is_requested_and_carried_out_by_its_number(run, support: str) -> None:
+    run("memory", "append", "-n", support, stdin=line("ada", "hello", subject="s") + line("ada", "hi"))
+    asked = run(
+        "memory", "request-erasure", "-n", support, "--subject", "s", "--reason", "subject_request", "--json"
+    )
+    assert list(asked.json) == keys(ErasureRequest)
+    assert (asked.json["turns"], asked.json["receipt"]) == (1, None)
+    request_id = asked.json["request_id"]
+    assert (
+        run("memory", "turn", "-n", support, "-s", "ada", "--offset", "0", "--json").json["status"]
+        == "pending"
+    )
+    receipt = run("memory", "erase-requested", "-n", support, request_id, "--json")
+    assert (receipt.code, list(receipt.json)) == (0, keys(ErasureReceipt))
+    assert (receipt.json["request_id"], receipt.json["deleted"]["observation"]) == (request_id, 1)
+    assert run("memory", "erase-requested", "-n", support, request_id, "--json").json == receipt.json
+    unknown = run("memory", "erase-requested", "-n", support, "00000000-0000-0000-0000-000000000000")
+    assert "no erasure was requested" in unknown.failed(1)
 
 
 def test_recall_shows_memories_with_how_far_they_reach(run, parked: str) -> None:

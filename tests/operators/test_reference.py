@@ -9,6 +9,7 @@ import pytest
 
 from airflow_env import run_task
 from parkkeeper import operators
+from parkkeeper.memory import MemoryStore
 from parkkeeper.operators import ParkkeeperOperator
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "xcom.md"
@@ -35,9 +36,11 @@ def section(operator: str) -> str:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_the_reference_is_true(migrated: str, name: str) -> None:
+def test_the_reference_is_true(store: MemoryStore, migrated: str, name: str) -> None:
     operator: type[ParkkeeperOperator] = getattr(operators, name)
     more = MORE.get(name, {})
+    if name == "EraseOperator":
+        more = {"request_id": store.request_erasure(scope="s", reason="test").request_id}
     ran = run_task(lambda: operator(task_id="task", namespace=migrated, **more))
 
     text = section(name)

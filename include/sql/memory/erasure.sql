@@ -56,7 +56,7 @@ SELECT 'observation', count(*) FROM {schema}.observation WHERE observation_id = 
 -- name: receipt
 INSERT INTO {schema}.erasure_request (reason, scope, subject_digest, by_ids, erased_at, deleted, residual, clean)
 VALUES (%(reason)s, %(scope)s, %(subject_digest)s, %(by_ids)s, clock_timestamp(), %(deleted)s, %(residual)s, %(clean)s)
-RETURNING request_id
+RETURNING request_id, deleted, residual, clean
 
 -- name: cutoff
 -- By the database's clock, once for the whole expiry.

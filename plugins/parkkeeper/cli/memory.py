@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
-from parkkeeper.cli import memory_upkeep
+from parkkeeper.cli import memory_erasure, memory_upkeep
 from parkkeeper.cli.lines import opened
 from parkkeeper.cli.loading import load
 from parkkeeper.cli.memory_upkeep import (
     Concurrency,
     ExtractorName,
+    Ids,
     Model,
     OptionalScope,
     Reason,
     Scope,
+    Subject,
     TurnBudget,
     extractor_of,
     show_receipt,
@@ -32,11 +34,6 @@ app = typer.Typer(
     help="Append turns, form them into memory, see and undo what was parked, erase, recall.",
     rich_markup_mode="markdown",
 )
-
-Ids = Annotated[
-    list[int] | None,
-    typer.Option("--id", metavar="ID", help="Only this observation_id; may be given several times."),
-]
 
 
 @app.command()
@@ -241,9 +238,7 @@ def erase(
     namespace: NamespaceName,
     reason: Reason,
     scope: OptionalScope = None,
-    subject: Annotated[
-        str | None, typer.Option(metavar="SUBJECT", help="Only turns with this person's words.")
-    ] = None,
+    subject: Subject = None,
     ids: Ids = None,
     dsn: Dsn = None,
     json: Json = False,
@@ -300,3 +295,4 @@ def recall(
 
 
 memory_upkeep.register(app)
+memory_erasure.register(app)

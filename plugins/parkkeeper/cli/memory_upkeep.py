@@ -34,6 +34,13 @@ Reason = Annotated[
     str,
     typer.Option(metavar="CODE", help="Kept with the receipt: a code such as subject_request, no sentence."),
 ]
+Subject = Annotated[
+    str | None, typer.Option("--subject", metavar="SUBJECT", help="Only turns with this person's words.")
+]
+Ids = Annotated[
+    list[int] | None,
+    typer.Option("--id", metavar="ID", help="Only this observation_id; may be given several times."),
+]
 PausedExtractor = Annotated[
     str | None, typer.Option("--extractor", metavar="NAME", help="This extractor, as it names itself.")
 ]

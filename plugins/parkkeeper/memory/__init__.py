@@ -13,11 +13,13 @@ from parkkeeper.memory.errors import (
     RebuildActive,
     RebuildCancelled,
     TurnErased,
+    UnknownRequest,
 )
 from parkkeeper.memory.outcomes import (
     Appended,
     Circuit,
     ErasureReceipt,
+    ErasureRequest,
     FormationOutcome,
     Freshness,
     MemorySettings,
@@ -39,6 +41,7 @@ __all__ = [
     "BacklogFull",
     "Circuit",
     "ErasureReceipt",
+    "ErasureRequest",
     "FormationOutcome",
     "FormationPaused",
     "Freshness",
@@ -60,5 +63,6 @@ __all__ = [
     "SweepOutcome",
     "SweepPolicy",
     "TurnErased",
+    "UnknownRequest",
     "drop_namespace",
 ]

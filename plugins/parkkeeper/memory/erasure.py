@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
+from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
@@ -15,9 +16,19 @@ from parkkeeper.memory.outcomes import ErasureReceipt
 from parkkeeper.memory.session import Session
 
 _SQL = statements("memory/erasure")
+_REQUESTED = statements("memory/erasure_request")
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 #: What receipts always count, whether there was any or not.
 KINDS = ("observation", "turn_message", "memory", "idempotency_digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which turns are to go: those that meet all conditions that are given."""
+
+    scope: str | None
+    subject: str | None
+    observation_ids: list[int] | None
 
 
 def check_reason(reason: str) -> None:
@@ -30,19 +41,16 @@ def check_reason(reason: str) -> None:
 
 def erase(
     session: Session,
-    *,
-    scope: str | None,
-    subject: str | None,
-    subject_digest: bytes | None,
-    observation_ids: Sequence[int] | None,
+    wanted: Wanted,
     reason: str,
+    subject_digest: bytes | None,
+    request_id: UUID | None = None,
 ) -> ErasureReceipt:
-    """Erase the turns that meet every condition, in one transaction with their receipt."""
-    where: dict[str, Any] = {
-        "scope": scope,
-        "subject": subject,
-        "observation_ids": None if observation_ids is None else list(observation_ids),
-    }
+    """Erase the turns that meet every condition, in one transaction with their receipt.
+
+    The receipt is a row of its own, or that of the request that is carried out.
+    """
+    where = asdict(wanted)
 
     def work() -> ErasureReceipt:
         with transaction(session.connection, "erase"):
@@ -53,23 +61,35 @@ def erase(
             ids = [row.observation_id for row in _matching(session, where) if row.scope in scopes]
             deleted = delete(session, ids)
             residual = _residual(session, where, ids)
-            clean = not any(residual.values())
-            row = session.execute(
-                _SQL,
-                "receipt",
-                {
+            receipt = {
+                "deleted": Jsonb(deleted),
+                "residual": Jsonb(residual),
+                "clean": not any(residual.values()),
+            }
+            if request_id is None:
+                receipt |= {
                     "reason": reason,
-                    "scope": scope,
+                    "scope": wanted.scope,
                     "subject_digest": subject_digest,
-                    "by_ids": observation_ids is not None,
-                    "deleted": Jsonb(deleted),
-                    "residual": Jsonb(residual),
-                    "clean": clean,
-                },
-            ).fetchone()
-            return ErasureReceipt(row.request_id, deleted, residual, clean)  # type: ignore[union-attr]
+                    "by_ids": wanted.observation_ids is not None,
+                }
+                row = session.execute(_SQL, "receipt", receipt).fetchone()
+            else:
+                row = session.execute(
+                    _REQUESTED, "carried_out", receipt | {"request_id": request_id}
+                ).fetchone()
+            assert row is not None
+            return receipt_of(row)
 
     return retried(session.connection, work)
+
+
+def receipt_of(row: Any) -> ErasureReceipt:
+    """Return the receipt that a row holds; JSON in the database keeps no order of kinds."""
+    deleted, residual = (
+        {kind: kept.get(kind, 0) for kind in KINDS} | kept for kept in (row.deleted, row.residual)
+    )
+    return ErasureReceipt(row.request_id, deleted, residual, row.clean)
 
 
 def delete(session: Session, ids: list[int]) -> dict[str, int]:
@@ -81,6 +101,11 @@ def delete(session: Session, ids: list[int]) -> dict[str, int]:
     if changes:
         watermark.recompute(session, changes)
     return counts
+
+
+def number_matching(session: Session, wanted: Wanted) -> int:
+    """Return how many turns meet every condition now."""
+    return len(_matching(session, asdict(wanted)))
 
 
 def _matching(session: Session, where: dict[str, Any]) -> list[Any]:

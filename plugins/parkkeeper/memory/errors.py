@@ -38,3 +38,7 @@ class RebuildCancelled(ParkkeeperError):
 
 class TurnErased(ParkkeeperError):
     """The turn of this idempotency key was erased: a retry does not bring it back; nothing was stored."""
+
+
+class UnknownRequest(ParkkeeperError):
+    """There is no request of an erasure under this id."""

@@ -237,6 +237,32 @@ class NamespaceReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class ErasureRequest:
+    """An erasure that was asked for: which turns it is about, without naming anybody, and what became of it.
+
+    Attributes
+    ----------
+    scope
+        Only this scope; None: every one.
+    by_subject, by_ids
+        Whether it is about one person's turns, and about turns that it names.
+    turns
+        How many turns meet its conditions now; 0 once it has been carried out.
+    receipt
+        None: not carried out yet.
+    """
+
+    request_id: UUID
+    requested_at: datetime
+    reason: str
+    scope: str | None
+    by_subject: bool
+    by_ids: bool
+    turns: int
+    receipt: ErasureReceipt | None
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildOutcome:
     """How far a rebuild is, in turns and since it began, whoever worked on it.
 

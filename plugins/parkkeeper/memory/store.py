@@ -14,8 +14,6 @@ from parkkeeper.memory import (
     circuit,
     claims,
     control,
-    erasure,
-    expiry,
     formation,
     log,
     parking,
@@ -30,15 +28,14 @@ from parkkeeper.memory.arguments import (
     check_query,
     check_range,
     check_shard,
-    check_subject,
     checked_ids,
 )
 from parkkeeper.memory.digests import Digests
 from parkkeeper.memory.extractors import Extractor
+from parkkeeper.memory.forgetting import Forgetting
 from parkkeeper.memory.outcomes import (
     Appended,
     Circuit,
-    ErasureReceipt,
     FormationOutcome,
     Freshness,
     MemorySettings,
@@ -56,7 +53,7 @@ from parkkeeper.names import checked_name
 from parkkeeper.namespace import Namespace
 
 
-class MemoryStore:
+class MemoryStore(Forgetting):
     """The memory of one namespace, on one connection.
 
     Parameters
@@ -391,66 +388,6 @@ class MemoryStore:
         with self._session.action("verify"):
             return reading.miscounts(self._session)
 
-    def erase(
-        self,
-        *,
-        scope: str | None = None,
-        subject: str | None = None,
-        observation_ids: Iterable[int] | None = None,
-        reason: str,
-    ) -> ErasureReceipt:
-        """Erase turns and all that came of them, in one transaction; their offsets stay assigned and count as erased.
-
-        Parameters
-        ----------
-        scope, subject, observation_ids
-            All that are given must hold; at least one is to be given. `scope` None means every scope.
-        reason
-            A code such as ``subject_request``; it is kept with the receipt, so it must not be a sentence.
-
-        Returns
-        -------
-        ErasureReceipt
-            `residual` counts what still meets the same conditions: a turn that was appended while this ran. Not `clean`
-            means: call it again.
-        """
-        if scope is None and subject is None and observation_ids is None:
-            raise InvalidArgument("erase needs at least one of scope, subject and observation_ids")
-        if scope is not None:
-            checked_name("scope", scope)
-        check_subject(subject)
-        erasure.check_reason(reason)
-        ids = checked_ids(observation_ids)
-        with self._session.action("erase"):
-            return erasure.erase(
-                self._session,
-                scope=scope,
-                subject=subject,
-                subject_digest=None if subject is None else self._digest().subject(subject),
-                observation_ids=ids,
-                reason=reason,
-            )
-
-    def expire(self, older_than: timedelta, *, reason: str) -> ErasureReceipt:
-        """Erase turns that were stored longer ago than `older_than`, of all scopes, the oldest first.
-
-        See :func:`parkkeeper.memory.expiry.expire`.
-        """
-        expiry.check_age(older_than)
-        erasure.check_reason(reason)
-        with self._session.action("expire"):
-            return expiry.expire(self._session, older_than, reason)
-
-    def drop(self, scope: str, *, reason: str) -> ErasureReceipt:
-        """Erase all turns of `scope`, and what is kept about it beside its numbers.
-
-        See :func:`parkkeeper.memory.expiry.drop`.
-        """
-        checked_name("scope", scope)
-        erasure.check_reason(reason)
-        with self._session.action("drop"):
-            return expiry.drop(self._session, scope, reason)
-
     def recall(self, scope: str, query: str, *, limit: int = 10) -> Recall:
         """Find memories of `scope` that hold any word of `query`, best first, and how far the memory reaches.
 
@@ -475,11 +412,6 @@ class MemoryStore:
         with self._session.action("append"):
             keyed = any(turn.idempotency_key is not None for turn in checked)
             return log.append(self._session, self._digest() if keyed else None, scope, checked)
-
-    def _digest(self) -> Digests:
-        if self._digests is None:
-            self._digests = log.digests(self._session)
-        return self._digests
 
 
 def _checked_extractor(extractor: object, turn_budget: object) -> circuit.Key:

@@ -1,6 +1,7 @@
 """Airflow operators: each validates its arguments, calls the core, and returns figures that become XComs."""
 
 from parkkeeper.operators.base import ParkkeeperOperator, TaskKilled
+from parkkeeper.operators.erasure import EraseOperator
 from parkkeeper.operators.memory import (
     FormationBatchOperator,
     FreshnessOperator,
@@ -18,6 +19,7 @@ from parkkeeper.operators.queue import (
 from parkkeeper.operators.redrive import RetryFailedOperator, UnparkOperator
 
 __all__ = [
+    "EraseOperator",
     "FormationBatchOperator",
     "FreshnessOperator",
     "MigrateOperator",
