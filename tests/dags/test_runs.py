@@ -140,7 +140,7 @@ def test_memory_formation_forms_and_says_how_far_it_is(connection: psycopg.Conne
 
     state, tasks, figures = run("parkkeeper_memory_formation", namespace=migrated, limit=2)
 
-    assert (state, tasks) == ("success", {"form": "success", "freshness": "success"})
+    assert (state, tasks) == ("success", {"plan": "success", "form": "success", "freshness": "success"})
     assert figures["form"] == {
         "outcome": "formed",
         "formed": 2,

@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pendulum
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, Variable, XComArg, get_current_context, task
+from airflow.sdk.exceptions import AirflowFailException
 
 from parkkeeper.deadlines import alert
+from parkkeeper.operators import ParkkeeperOperator, arguments
+from parkkeeper.operators.errors import translated
 from parkkeeper.provider import option
 
+if TYPE_CHECKING:
+    import psycopg
+    from airflow.sdk.definitions.dag import ScheduleArg
+
 NAMESPACE_PATTERN = r"^(?!pg_)(?!public$)(?!information_schema$)[a-z][a-z0-9_]{0,47}$"
+
+#: Where tasks run that a site has given no pool of its own: a pool that does not exist keeps them waiting for ever.
+DEFAULT_POOL = "default_pool"
 
 
 def maintenance_dag(
     dag_id: str,
     *,
     doc: str,
-    schedule: str | None,
+    schedule: ScheduleArg,
     family: str,
-    done_within: timedelta,
+    done_within: timedelta | None,
     namespace: str | None,
     params: dict[str, Param],
+    namespaces_variable: str | None = None,
+    **more: Any,
 ) -> DAG:
     """Return an empty DAG with the retries, the deadline and the parameter `namespace` that all of them have.
 
     Parameters
     ----------
     done_within
-        The deadline of a run, from the moment at which it was queued.
+        The deadline of a run, from the moment at which it was queued; None for a run that waits for a person.
     namespace
         What the parameter proposes and scheduled runs use; None: what the site has configured.
+    namespaces_variable
+        Instead: the Airflow Variable that names the namespaces of scheduled runs. The parameter proposes none then.
+    more
+        Further arguments of Airflow's DAG.
     """
+    default = None if namespaces_variable else namespace or option("namespace")
+    every = f" Empty: all that the Variable {namespaces_variable} names." if namespaces_variable else ""
     return DAG(
         dag_id,
         description=doc.strip().splitlines()[0],
@@ -42,21 +62,78 @@ def maintenance_dag(
         catchup=False,
         max_active_runs=1,
         tags=["parkkeeper", *([family] if family else [])],
-        deadline=alert(done_within),
+        deadline=alert(done_within) if done_within else None,
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         params={
             "namespace": Param(
-                namespace or option("namespace"),
-                type="string",
+                default,
+                type=["null", "string"] if namespaces_variable else "string",
                 pattern=NAMESPACE_PATTERN,
                 title="Namespace",
-                description="The schema to work on: a-z, 0-9 and _, starting with a letter, 48 at most.",
+                description="The schema to work on: a-z, 0-9 and _, starting with a letter, 48 at most."
+                + every,
             ),
             **params,
         },
+        **more,
     )
 
 
 def operator_defaults(conn_id: str | None) -> dict[str, Any]:
     """Return the arguments that every operator of these DAGs is given."""
     return {"namespace": "{{ params.namespace }}", "conn_id": conn_id or option("conn_id")}
+
+
+def chosen_namespaces(one: str | None, variable: str) -> list[str]:
+    """Return which namespaces a run looks after: the one that it is given, else those that the Variable names.
+
+    Raises
+    ------
+    AirflowFailException
+        There is no such Variable, or it is no list of names.
+    """
+    if one is not None:
+        return [one]
+    with translated():
+        names = arguments.listed(f"Variable {variable}", Variable.get(variable, default=None))
+    if not names:
+        raise AirflowFailException(f"Variable {variable} names no namespace: set it to a JSON list of names")
+    return names
+
+
+def namespaces_task(variable: str | None) -> XComArg | None:
+    """Return the task that says which namespaces a run looks after; None when a parameter says it."""
+    if variable is None:
+        return None
+
+    @task(task_id="namespaces", execution_timeout=timedelta(minutes=1))
+    def namespaces() -> list[str]:
+        return chosen_namespaces(get_current_context()["params"]["namespace"], variable)
+
+    return namespaces()
+
+
+def each(operator: type[ParkkeeperOperator], namespaces: XComArg | None, **given: Any) -> Any:
+    """Return one task for the namespace of the parameter, or one for each of `namespaces`."""
+    if namespaces is None:
+        return operator(**given)
+    del given["namespace"]
+    return operator.partial(**given).expand(namespace=namespaces)
+
+
+@contextmanager
+def reading(conn_id: str) -> Iterator[psycopg.Connection[Any]]:
+    """Open a session of a task that looks and writes nothing; errors become Airflow's."""
+    # Here and not above: the hook's imports would double what a DAG file takes to parse.
+    from parkkeeper.hooks import ParkkeeperHook
+
+    ti = get_current_context()["ti"]
+    with (
+        translated(),
+        ParkkeeperHook(conn_id).session(
+            application_name=f"af:{ti.dag_id}:{ti.task_id}:{ti.run_id}:{ti.try_number}",
+            statement_timeout=timedelta(minutes=5),
+            read_only=True,
+        ) as connection,
+    ):
+        yield connection

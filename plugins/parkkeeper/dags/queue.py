@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, Context, Param
+from airflow.sdk import DAG, Context, Param, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
-from parkkeeper.dags.common import maintenance_dag, operator_defaults
+from parkkeeper.dags.common import maintenance_dag, namespaces_task, operator_defaults
 from parkkeeper.operators import (
     PruneWithCarryOperator,
     PurgeDeadLettersOperator,
@@ -15,6 +16,9 @@ from parkkeeper.operators import (
     RollupCountsOperator,
     RotateRingOperator,
 )
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.dag import ScheduleArg
 
 DOC = """\
 Look after a queue namespace: take back jobs of dead workers, open the ring's next slot, reclaim the sealed ones, fold
@@ -41,7 +45,11 @@ def _leave_out_of_a_dry_run(context: Context) -> None:
 
 
 def parkkeeper_queue_maintenance(
-    *, namespace: str | None = None, conn_id: str | None = None, schedule: str | None = "*/5 * * * *"
+    *,
+    namespace: str | None = None,
+    conn_id: str | None = None,
+    schedule: ScheduleArg = "*/5 * * * *",
+    namespaces_variable: str | None = None,
 ) -> DAG:
     """Return the DAG ``parkkeeper_queue_maintenance``: turn each ring, fold the counts, purge dead letters.
 
@@ -54,6 +62,9 @@ def parkkeeper_queue_maintenance(
         The Airflow connection; None: ``[parkkeeper] conn_id`` of the configuration.
     schedule
         When it runs; None: by hand only.
+    namespaces_variable
+        Instead of `namespace`: an Airflow Variable that holds a JSON list of namespaces, read by each run. The tasks
+        stand in a group then, once for each namespace: what fails in one does not keep the others waiting.
     """
     dag = maintenance_dag(
         "parkkeeper_queue_maintenance",
@@ -62,6 +73,7 @@ def parkkeeper_queue_maintenance(
         family="queue",
         done_within=timedelta(minutes=15),
         namespace=namespace,
+        namespaces_variable=namespaces_variable,
         params={
             "failed_retention_seconds": Param(
                 None,
@@ -94,57 +106,72 @@ def parkkeeper_queue_maintenance(
         },
     )
     with dag:
-        session = operator_defaults(conn_id)
-        defaults = session | {"lock_timeout": "{{ params.lock_timeout_seconds }}"}
-        rescue = RescueOperator(
-            task_id="rescue",
-            pre_execute=_leave_out_of_a_dry_run,
-            execution_timeout=timedelta(minutes=5),
-            **session,
-        )
-        rotate = RotateRingOperator(
-            task_id="rotate",
+        names = namespaces_task(namespaces_variable)
+        if names is None:
+            _look_after(**operator_defaults(conn_id))
+        else:
+
+            @task_group
+            def look_after(namespace: str) -> None:
+                _look_after(**operator_defaults(conn_id) | {"namespace": namespace})
+
+            look_after.expand(namespace=names)
+    return dag
+
+
+def _look_after(**session: Any) -> None:
+    """Make the tasks that look after one namespace."""
+    defaults = session | {"lock_timeout": "{{ params.lock_timeout_seconds }}"}
+    rescue = RescueOperator(
+        task_id="rescue",
+        pre_execute=_leave_out_of_a_dry_run,
+        execution_timeout=timedelta(minutes=5),
+        **session,
+    )
+    rotate = RotateRingOperator(
+        task_id="rotate",
+        pre_execute=_leave_out_of_a_dry_run,
+        execution_timeout=timedelta(minutes=1),
+        **defaults,
+    )
+    prune = PruneWithCarryOperator(
+        task_id="prune",
+        failed_retention="{{ params.failed_retention_seconds }}",
+        max_pruned_failed="{{ params.max_pruned_failed }}",
+        dry_run="{{ params.dry_run }}",
+        trigger_rule="none_failed",
+        execution_timeout=timedelta(minutes=5),
+        **defaults,
+    )
+    roll_up = RollupCountsOperator(
+        task_id="roll_up",
+        pre_execute=_leave_out_of_a_dry_run,
+        execution_timeout=timedelta(minutes=5),
+        **defaults,
+    )
+    purge = PurgeDeadLettersOperator(
+        task_id="purge_dead_letters",
+        execution_timeout=timedelta(minutes=5),
+        **session,
+    )
+    rescue >> rotate >> prune >> roll_up
+    # Beside the ring, which neither waits for it nor keeps it waiting.
+    rescue >> purge
+    # Beside the queue's own ring: whichever of the three fails, the others turn, and the run fails.
+    for ring in ("lease", "claim"):
+        rotate_other = RotateRingOperator(
+            task_id=f"rotate_{ring}",
+            ring=ring,
             pre_execute=_leave_out_of_a_dry_run,
             execution_timeout=timedelta(minutes=1),
             **defaults,
         )
-        prune = PruneWithCarryOperator(
-            task_id="prune",
-            failed_retention="{{ params.failed_retention_seconds }}",
-            max_pruned_failed="{{ params.max_pruned_failed }}",
+        prune_other = PruneWithCarryOperator(
+            task_id=f"prune_{ring}",
+            ring=ring,
             dry_run="{{ params.dry_run }}",
             trigger_rule="none_failed",
             execution_timeout=timedelta(minutes=5),
             **defaults,
         )
-        roll_up = RollupCountsOperator(
-            task_id="roll_up",
-            pre_execute=_leave_out_of_a_dry_run,
-            execution_timeout=timedelta(minutes=5),
-            **defaults,
-        )
-        purge = PurgeDeadLettersOperator(
-            task_id="purge_dead_letters", execution_timeout=timedelta(minutes=5), **session
-        )
-        rescue >> rotate >> prune >> roll_up
-        # Beside the ring, which neither waits for it nor keeps it waiting.
-        rescue >> purge
-        # Beside the queue's own ring: whichever of the three fails, the others turn, and the run fails.
-        for ring in ("lease", "claim"):
-            rotate_other = RotateRingOperator(
-                task_id=f"rotate_{ring}",
-                ring=ring,
-                pre_execute=_leave_out_of_a_dry_run,
-                execution_timeout=timedelta(minutes=1),
-                **defaults,
-            )
-            prune_other = PruneWithCarryOperator(
-                task_id=f"prune_{ring}",
-                ring=ring,
-                dry_run="{{ params.dry_run }}",
-                trigger_rule="none_failed",
-                execution_timeout=timedelta(minutes=5),
-                **defaults,
-            )
-            rescue >> rotate_other >> prune_other
-    return dag
+        rescue >> rotate_other >> prune_other

@@ -53,6 +53,8 @@ class FormationBatchOperator(ParkkeeperOperator):
         None: what the environment of the worker names.
     scope
         Only this scope; None: all, fairly.
+    shard, shards
+        Of all scopes only a part: its number, from 0, and how many parts there are. So tasks share the scopes out.
     limit
         How many turns at most.
     max_attempts
@@ -68,6 +70,8 @@ class FormationBatchOperator(ParkkeeperOperator):
         "extractor",
         "llm_conn_id",
         "scope",
+        "shard",
+        "shards",
         "limit",
         "max_attempts",
         "turn_budget",
@@ -82,6 +86,8 @@ class FormationBatchOperator(ParkkeeperOperator):
         extractor: str = "chunks",
         llm_conn_id: str | None = None,
         scope: str | None = None,
+        shard: int | str = 0,
+        shards: int | str = 1,
         limit: int | str = 100,
         max_attempts: int | str = 6,
         turn_budget: timedelta | float | str = timedelta(minutes=5),
@@ -92,6 +98,8 @@ class FormationBatchOperator(ParkkeeperOperator):
         self.extractor = extractor
         self.llm_conn_id = llm_conn_id
         self.scope = scope
+        self.shard = shard
+        self.shards = shards
         self.limit = limit
         self.max_attempts = max_attempts
         self.turn_budget = turn_budget
@@ -102,6 +110,7 @@ class FormationBatchOperator(ParkkeeperOperator):
         extractor = _extractor(self.extractor, self.llm_conn_id)
         options: dict[str, Any] = {
             "scope": arguments.optional_text(self.scope),
+            "shard": (arguments.whole("shard", self.shard, 0), arguments.whole("shards", self.shards, 1)),
             "limit": arguments.whole("limit", self.limit, 1),
             "max_attempts": arguments.whole("max_attempts", self.max_attempts, 1),
             "turn_budget": arguments.duration("turn_budget", self.turn_budget),
@@ -139,7 +148,8 @@ class ParkSweepOperator(ParkkeeperOperator):
     scope
         Only this scope; None: all.
     unpark_classes
-        Which turns are unparked, by class of failure: one, several, or none; None: the provider's classes.
+        Which turns are unparked, by class of failure: one, several, or none, also as a list in JSON; None: the
+        provider's classes.
     parked_for
         Turns that were parked less than this ago stay parked: a timedelta or seconds.
     unpark_limit
@@ -190,6 +200,8 @@ class ParkSweepOperator(ParkkeeperOperator):
     def prepare(self, namespace: Namespace) -> Work:
         """Validate the arguments and return the sweep."""
         classes = self.unpark_classes if arguments.given(self.unpark_classes) else PROVIDER_CLASSES
+        if isinstance(classes, str) and classes.lstrip().startswith("["):
+            classes = arguments.listed("unpark_classes", classes)
         policy = SweepPolicy(
             max_attempts=arguments.whole("max_attempts", self.max_attempts, 1),
             unpark_classes=(classes,) if isinstance(classes, str) else tuple(classes or ()),
