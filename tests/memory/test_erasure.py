@@ -88,7 +88,7 @@ def test_nothing_of_a_marker_is_left_after_erasure_nor_was_ever_logged(
 def test_what_was_sampled_of_kinds_of_memory_goes_with_an_upgrade(
     connection: psycopg.Connection[Any], db: Database, namespace: str
 ) -> None:
-    migrate(connection, namespace, "memory", target=18)
+    migrate(connection, namespace, "memory", target=20)
     store = MemoryStore(connection, namespace)
     store.append_many("s", [{"messages": say("x")}] * 9)
     store.form_batch(Scripted(lambda turn: [Memory("x", "what MARKER fears")]))
