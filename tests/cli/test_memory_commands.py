@@ -302,6 +302,12 @@ def test_a_circuit_tells_whether_the_provider_answers(run, support: str, tmp_pat
     printed = run("memory", "circuit", "-n", support).out
     assert "refusal" in printed and "rosebud" not in printed
 
+    (due,) = run("memory", "circuit", "-n", support, "--probe-now", "--json").json
+    assert (due["state"], due["canaries"]) == ("open", 1)
+    assert due["next_probe_at"] < found["next_probe_at"]
+    run(*form)
+    assert run("memory", "circuit", "-n", support, "--json").json[0]["canaries"] == 2
+
 
 def test_erasing_prints_the_receipt(run, support: str) -> None:
     run("memory", "append", "-n", support, stdin=line("ada", "hello", subject="s") + line("ada", "hi"))

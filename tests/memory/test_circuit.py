@@ -109,6 +109,18 @@ def test_the_turns_that_an_outage_deferred_do_not_wait_out_their_backoffs(
     assert store.form_batch(Scripted(Chunks().extract)).formed == 2
 
 
+def test_an_operator_lets_an_open_circuit_be_probed_at_once(store: MemoryStore, db: Database) -> None:
+    store.append_many("s", TURNS * 2)
+    store.form_batch(outage("500"))
+    mended = Scripted(Chunks().extract)
+    assert (store.form_batch(mended).circuit, mended.canaries) == ("open", [])
+    assert store.probe_now() == 1
+    assert store.probe_now() == 0
+    assert (store.form_batch(mended).formed, len(mended.canaries)) == (2, 1)
+    assert store.probe_now() == 0
+    assert store.circuits()[0].state == "closed"
+
+
 def test_a_plain_429_defers_its_turn_without_a_canary(store: MemoryStore) -> None:
     store.append_many("s", TURNS * 5)
     extractor = failing("rate_limited", offsets=[1, 3], retry_after=7)

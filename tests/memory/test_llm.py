@@ -21,6 +21,7 @@ from pydantic_ai.models.test import TestModel
 from memory_kit import PATIENCE, Database, say
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import MemoryStore
+from parkkeeper.memory.circuit import Key
 from parkkeeper.memory.extractors import ExtractionError, Extractor, load
 from parkkeeper.memory.extractors.envelope import memories
 from parkkeeper.memory.extractors.limits import Limits
@@ -73,6 +74,11 @@ def test_the_identity_is_the_connection_or_the_address_and_the_model() -> None:
     one = Llm("m", api_key="k", base_url="https://gate.example:8443/v1")
     two = Llm("m", api_key="k", base_url="https://gate.example:8443/v1", connection="openai_default")
     assert (one.identity, two.identity) == ("gate.example:8443/m", "openai_default/m")
+
+
+def test_an_identity_that_is_cut_is_a_name_all_the_same() -> None:
+    llm = Llm("m", api_key="k", base_url="https://gate.example/v1", connection=f"{'c' * 150}{' ' * 60}d")
+    assert Key.of(llm).identity == "c" * 150
 
 
 ELSEWHERE = {

@@ -35,6 +35,11 @@ UPDATE {schema}.formation_circuit
        canaries = %(canaries)s
  WHERE circuit_id = %(circuit_id)s
 
+-- name: probe_now
+UPDATE {schema}.formation_circuit
+   SET next_probe_at = clock_timestamp()
+ WHERE opened_at IS NOT NULL AND next_probe_at > clock_timestamp()
+
 -- name: give_back
 -- Under the circuit's lock: the attempts of failures that nothing has answered. The provider failed, not the turns, so
 -- nothing of the failure stays on them, and they come due when the circuit lets turns through. A claim that is running

@@ -220,7 +220,17 @@ def unpark(
 
 
 @app.command()
-def circuit(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
+def circuit(
+    namespace: NamespaceName,
+    probe_now: Annotated[
+        bool,
+        typer.Option(
+            "--probe-now", help="Let the next batch ask at once, whatever is left of the cool-down."
+        ),
+    ] = False,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
     """Show for each extractor that ever failed whether its provider answers; while a circuit is open no turn is tried.
 
     `next_probe_at` is from when on the next batch asks the provider again, with a canary; `failures` is how many
@@ -229,7 +239,10 @@ def circuit(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> No
     Example: `parkkeeper memory circuit -n support`
     """
     with ready(dsn, namespace, "memory") as (connection, space):
-        found = MemoryStore(connection, space).circuits()
+        store = MemoryStore(connection, space)
+        if probe_now:
+            store.probe_now()
+        found = store.circuits()
     emit(found, as_json=json, empty="no circuit: no extractor has failed")
 
 

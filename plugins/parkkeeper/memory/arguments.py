@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 from parkkeeper.errors import InvalidArgument
+from parkkeeper.memory.circuit import Key
+from parkkeeper.memory.extractors import Extractor
 from parkkeeper.memory.turns import SUBJECT_LENGTH, storable
 
 #: What a counting argument may be: at least one, and no more than Postgres counts with.
@@ -99,3 +102,15 @@ def checked_ids(observation_ids: Iterable[int] | None) -> list[int] | None:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def checked_extractor(extractor: object, turn_budget: object) -> Key:
+    """Refuse what cannot extract or leaves it no time; return whose circuit it is."""
+    if not isinstance(turn_budget, timedelta) or turn_budget <= timedelta(0):
+        raise InvalidArgument(f"turn_budget {turn_budget} is refused: a timedelta above zero")
+    if isinstance(extractor, type) or not isinstance(extractor, Extractor):
+        raise InvalidArgument(
+            f"extractor is a {type(extractor).__name__}: it needs name, version and extract(turn); "
+            "parkkeeper.memory.extractors.load returns a shipped one by its name"
+        )
+    return Key.of(extractor)

@@ -108,6 +108,11 @@ def release(session: Session, key: Key, prober: UUID) -> None:
     _change(session, key, lambda row: row.breaker.release(prober))
 
 
+def probe_now(session: Session) -> int:
+    """End the cool-downs of all open circuits; return how many had one."""
+    return session.execute(_SQL, "probe_now", {}).rowcount
+
+
 def circuits(session: Session) -> list[Circuit]:
     """Return all circuits by extractor, version and identity."""
     return [Circuit(*row) for row in session.execute(_SQL, "circuits", {})]

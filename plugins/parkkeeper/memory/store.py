@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 
 from parkkeeper.database import refuse_open_transaction
-from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import (
     circuit,
     claims,
@@ -28,6 +27,7 @@ from parkkeeper.memory.arguments import (
     check_query,
     check_range,
     check_shard,
+    checked_extractor,
     checked_ids,
 )
 from parkkeeper.memory.digests import Digests
@@ -175,7 +175,7 @@ class MemoryStore(Forgetting):
             checked_name("scope", scope)
         check_shard(shard, scope)
         check_counts(limit=limit, max_attempts=max_attempts, concurrency=concurrency)
-        key = _checked_extractor(extractor, turn_budget)
+        key = checked_extractor(extractor, turn_budget)
         refuse_open_transaction(self.connection, "form_batch")
         with self._session.action("form_batch"):
             return formation.form_batch(
@@ -213,7 +213,7 @@ class MemoryStore(Forgetting):
         checked_name("scope", scope)
         check_range(from_offset, to_offset)
         check_counts(limit=limit, concurrency=concurrency)
-        key = _checked_extractor(extractor, turn_budget)
+        key = checked_extractor(extractor, turn_budget)
         refuse_open_transaction(self.connection, "rebuild")
         with self._session.action("rebuild"):
             return rebuild.rebuild(
@@ -289,6 +289,11 @@ class MemoryStore(Forgetting):
         """
         with self._session.action("circuits"):
             return circuit.circuits(self._session)
+
+    def probe_now(self) -> int:
+        """Let the next batch send a canary at once; return for how many open circuits a cool-down ended by that."""
+        with self._session.action("probe_now"):
+            return circuit.probe_now(self._session)
 
     def freshness(self, scope: str) -> Freshness:
         """Read how far the memory of `scope` reaches and what it leaves out, in one snapshot.
@@ -412,15 +417,3 @@ class MemoryStore(Forgetting):
         with self._session.action("append"):
             keyed = any(turn.idempotency_key is not None for turn in checked)
             return log.append(self._session, self._digest() if keyed else None, scope, checked)
-
-
-def _checked_extractor(extractor: object, turn_budget: object) -> circuit.Key:
-    """Refuse what cannot extract or leaves it no time; return whose circuit it is."""
-    if not isinstance(turn_budget, timedelta) or turn_budget <= timedelta(0):
-        raise InvalidArgument(f"turn_budget {turn_budget} is refused: a timedelta above zero")
-    if isinstance(extractor, type) or not isinstance(extractor, Extractor):
-        raise InvalidArgument(
-            f"extractor is a {type(extractor).__name__}: it needs name, version and extract(turn); "
-            "parkkeeper.memory.extractors.load returns a shipped one by its name"
-        )
-    return circuit.Key.of(extractor)

@@ -92,7 +92,7 @@ class Llm:
             raise InvalidArgument("api_key is refused: ASCII without spaces, as the provider issued it")
         host = _host(base_url)
         self.version = f"{PROMPT_VERSION}/{model}"
-        self.identity = f"{connection or host}/{model}"[:200]
+        self.identity = f"{connection or host}/{model}"[:200].strip()
         self._model = model
         self._api_key = api_key
         self._base_url = base_url
