@@ -12,7 +12,12 @@ from parkkeeper import __version__
 
 #: The options of the section and their defaults, which hold where the distribution is used without being
 #: installed.
-OPTIONS = {"conn_id": "parkkeeper_default", "namespace": "parkkeeper"}
+OPTIONS = {
+    "conn_id": "parkkeeper_default",
+    "namespace": "parkkeeper",
+    "deadline_notifier": "",
+    "deadline_notifier_kwargs": "",
+}
 
 
 def option(name: str) -> str:
@@ -82,6 +87,22 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "orders",
                         "default": OPTIONS["namespace"],
+                    },
+                    "deadline_notifier": {
+                        "description": "The dotted path of an Airflow notifier with async_notify, which is "
+                        "told of each run of Parkkeeper's DAGs that missed its deadline. Empty: none.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier",
+                        "default": OPTIONS["deadline_notifier"],
+                    },
+                    "deadline_notifier_kwargs": {
+                        "description": "Its arguments, as a JSON object; empty: none. Templates may use dag_id, "
+                        "run_id, state and deadline.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": '{"text": "{{ dag_id }} is late: {{ run_id }}"}',
+                        "default": OPTIONS["deadline_notifier_kwargs"],
                     },
                 },
             }

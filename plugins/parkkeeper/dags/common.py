@@ -35,6 +35,7 @@ def maintenance_dag(
     done_within: timedelta | None,
     namespace: str | None,
     params: dict[str, Param],
+    conn_id: str | None = None,
     namespaces_variable: str | None = None,
     **more: Any,
 ) -> DAG:
@@ -62,7 +63,7 @@ def maintenance_dag(
         catchup=False,
         max_active_runs=1,
         tags=["parkkeeper", *([family] if family else [])],
-        deadline=alert(done_within) if done_within else None,
+        deadline=alert(done_within, default, conn_id, namespaces_variable) if done_within else None,
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         params={
             "namespace": Param(

@@ -110,6 +110,7 @@ def parkkeeper_memory_formation(
         family="memory",
         done_within=timedelta(minutes=20),
         namespace=namespace,
+        conn_id=conn_id,
         namespaces_variable=namespaces_variable,
         params={
             "scope": _SCOPE,
@@ -226,6 +227,7 @@ def parkkeeper_park_sweep(
         family="memory",
         done_within=timedelta(minutes=30),
         namespace=namespace,
+        conn_id=conn_id,
         namespaces_variable=namespaces_variable,
         params={
             "scope": _SCOPE,

@@ -41,6 +41,7 @@ def parkkeeper_migrate(*, namespace: str | None = None, conn_id: str | None = No
         family="",
         done_within=timedelta(hours=1),
         namespace=namespace,
+        conn_id=conn_id,
         params={
             "queue_slots": Param(
                 16,

@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, get_current_context, task
 
 from parkkeeper.dags.common import maintenance_dag
+from parkkeeper.deadlines import alert
 from parkkeeper.operators import MigrateOperator
 from parkkeeper.provider import option
 
@@ -52,7 +53,7 @@ def parkkeeper_migrate_all(
         doc=DOC,
         schedule=None,
         family=family,
-        done_within=timedelta(hours=6),
+        done_within=None,
         namespace=None,
         params={
             "canary": Param(2, type="integer", minimum=0, title="Canaries"),
@@ -61,6 +62,7 @@ def parkkeeper_migrate_all(
         },
     )
     del dag.params["namespace"]
+    dag.deadline = alert(timedelta(hours=6))  # of no one namespace
     with dag:
 
         @task(execution_timeout=timedelta(minutes=10))

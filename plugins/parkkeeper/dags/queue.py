@@ -73,6 +73,7 @@ def parkkeeper_queue_maintenance(
         family="queue",
         done_within=timedelta(minutes=15),
         namespace=namespace,
+        conn_id=conn_id,
         namespaces_variable=namespaces_variable,
         params={
             "failed_retention_seconds": Param(
