@@ -178,6 +178,55 @@ def test_bytes_that_are_no_text_are_a_bad_line(run, support: str) -> None:
     )
 
 
+DAMAGED = {
+    "cut off": ("".join(GOOD).encode()[:-9], "line 3 is refused: not JSON (Unterminated string"),
+    "UTF-16": (GOOD[0].encode() + GOOD[1].encode("utf-16"), "line 2 is refused: not valid UTF-8"),
+    "UTF-16 unmarked": (GOOD[0].encode() + GOOD[1].encode("utf-16-le"), "line 2 is refused: not JSON ("),
+    "Latin-1": (GOOD[0].encode() + b'{"scope": "caf\xe9"}\n', "line 2 is refused: not valid UTF-8"),
+    "zeros": (GOOD[0].encode() + bytes(500) + b"\n", "line 2 is refused: not JSON ("),
+    "a key twice": (
+        GOOD[0] + line("ada", "other", idempotency_key="k0"),
+        "line 2 is refused: idempotency_key is",
+    ),
+    "too long": (GOOD[0] + line("ada", "rosebud" * 200), "line 2 is refused: it is longer than 1,000 bytes"),
+}
+
+
+def test_a_file_that_is_damaged_or_odd_is_one_line_with_the_number_of_turns_that_went_in(
+    run, support: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parkkeeper.cli.lines.LONGEST", 1_000)
+    for content, expected in DAMAGED.values():
+        refused = run("memory", "append", "-n", support, stdin=content).failed(1)
+        assert refused.startswith(expected)
+        assert refused.endswith(f"; {2 if 'line 3' in expected else 1} turns went in")
+        assert "rosebud" not in refused and "caf" not in refused
+
+
+def test_a_mark_at_the_beginning_of_a_file_and_a_key_that_comes_twice_are_no_fault(run, support: str) -> None:
+    turns = b"\xef\xbb\xbf" + "\r\n".join([*(text.strip() for text in GOOD), GOOD[1].strip()]).encode()
+    assert run("memory", "append", "-n", support, "--json", stdin=turns).json == {
+        "turns": 4,
+        "created": 3,
+        "repeated": 1,
+    }
+
+
+def test_long_lines_are_sent_in_smaller_batches(run, support: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parkkeeper.cli.lines.BATCH_BYTES", 300)
+    sent: list[int] = []
+    append_many = MemoryStore.append_many
+
+    def counted(store: MemoryStore, scope: str, turns: Any, **more: Any) -> Any:
+        sent.append(len(turns))
+        return append_many(store, scope, turns, **more)
+
+    monkeypatch.setattr(MemoryStore, "append_many", counted)
+    turns = "".join(line("ada", "x" * 80) for _ in range(5))
+    assert run("memory", "append", "-n", support, "--json", stdin=turns).json["created"] == 5
+    assert sent == [3, 2]
+
+
 def test_a_bad_line_beyond_the_first_batch_says_how_many_went_in(run, support: str, connection) -> None:
     turns = "".join(line("ada", f"w{number}") for number in range(BATCH + 200)) + "rosebud\n"
     assert (

@@ -70,7 +70,9 @@ def json_object(text: str | bytes) -> dict[str, Any]:
         It is none; the message says what is wrong and shows nothing of it.
     """
     try:
-        found = json.loads(text, parse_constant=_not_json, parse_float=_finite)
+        # Not left to the decoder, which takes a line for UTF-16 that has a zero in it.
+        decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
+        found = json.loads(decoded, parse_constant=_not_json, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})") from None
     except UnicodeDecodeError:
