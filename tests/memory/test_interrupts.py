@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -13,7 +14,7 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from interrupts import Interruptible
-from memory_kit import Database, in_thread, say, until
+from memory_kit import Database, failing, in_thread, say, until
 from parkkeeper import database
 from parkkeeper.database import bring_to_rest
 from parkkeeper.memory import MemoryStore
@@ -104,3 +105,58 @@ def test_a_session_that_does_not_come_to_rest_in_time_is_closed(
     monkeypatch.setattr(database, "REST_WITHIN", 0)
     bring_to_rest(connection)
     assert connection.closed
+
+
+CALLS: dict[str, Callable[[MemoryStore], Any]] = {
+    "append": lambda s: s.append("s", say("x"), idempotency_key="k"),
+    "form_batch": lambda s: s.form_batch(failing("auth", offsets=[2])),
+    "unpark": lambda s: s.unpark(),
+    "sweep": lambda s: s.sweep(),
+    "rebuild": lambda s: s.rebuild("s", failing("auth", offsets=[0])),
+    "cancel_rebuild": lambda s: s.cancel_rebuild("s"),
+    "freshness": lambda s: s.freshness("s"),
+    "recall": lambda s: s.recall("s", "x"),
+    "pause": lambda s: s.pause("t"),
+    "erase": lambda s: s.erase(subject="nobody", reason="test"),
+    "expire": lambda s: s.expire(timedelta(days=1), reason="test"),
+    "drop": lambda s: s.drop("t", reason="test"),
+}
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_whichever_statement_is_interrupted_the_session_is_free_and_nothing_stays_in_hand(
+    store: MemoryStore, another: Callable[..., MemoryStore], db: Database, done: bool
+) -> None:
+    store.append_many("s", [{"messages": say("x")}] * 3)
+    store.form_batch(failing("refusal", offsets=[1]), limit=2)
+    worker = another(connection_class=Interruptible)
+    for name, call in CALLS.items():
+        interrupted = 0
+        while True:
+            worker.connection.interrupt_at(interrupted + 1, done=done)  # type: ignore[attr-defined]
+            try:
+                call(worker)
+                break
+            except (KeyboardInterrupt, psycopg.OperationalError):
+                interrupted += 1
+            where = f"{name}, statement {interrupted}"
+            assert worker.connection.info.transaction_status == TransactionStatus.IDLE, where
+            assert all(each.state != "running" for each in store.rebuilds()), where
+            assert not any(each.probing for each in store.circuits()), where
+            assert db.one("SELECT count(claim_token) FROM {schema}.observation") == 0, where
+            db.come_due()
+        assert interrupted
+    worker.connection.interrupt_at(0)  # type: ignore[attr-defined]
+    assert store.verify() == []
+
+
+def test_an_interrupt_leaves_the_callers_own_transaction_to_the_caller(
+    store: MemoryStore, another: Callable[..., MemoryStore]
+) -> None:
+    worker = another(connection_class=Interruptible)
+    with worker.connection.transaction():
+        worker.append("s", say("kept"))
+        worker.connection.interrupt_at(1, done=True)  # type: ignore[attr-defined]
+        with pytest.raises(KeyboardInterrupt):
+            worker.freshness("s")
+    assert store.freshness("s").stored == 1

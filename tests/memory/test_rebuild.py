@@ -295,3 +295,30 @@ def test_what_cannot_be_rebuilt_is_refused(formed: MemoryStore, arguments: dict[
 def test_rebuilding_refuses_to_run_inside_a_transaction(formed: MemoryStore) -> None:
     with formed.connection.transaction(), pytest.raises(TransactionOpen):
         formed.rebuild("s", Scripted(newly))
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "cancelled and begun anew", "done", "dropped"])
+def test_what_has_ended_between_two_calls_is_not_begun_anew(
+    formed: MemoryStore, another: Callable[..., MemoryStore], ended: str
+) -> None:
+    driver, other = Scripted(newly), another()
+    assert not formed.rebuild("s", driver, limit=1).done
+    if ended == "done":
+        assert other.rebuild("s", Scripted(newly)).done
+        assert formed.rebuild("s", driver, limit=1) == RebuildOutcome(4, 0, 1, 4, True)
+    else:
+        if ended == "dropped":
+            other.drop("s", reason="test")
+            other.append("s", say("next"))
+            other.form_batch(Chunks())
+        else:
+            assert other.cancel_rebuild("s")
+        if ended == "cancelled and begun anew":
+            other.rebuild("s", failing("other"), limit=1)
+        with pytest.raises(RebuildCancelled):
+            formed.rebuild("s", driver, limit=1)
+    assert len(driver.seen) == 1
+    assert len(formed.rebuilds()) == {"dropped": 0, "cancelled and begun anew": 2}.get(ended, 1)
+    if ended in ("cancelled", "done"):  # whoever asks again means it
+        assert not formed.rebuild("s", driver, limit=1).done
+        assert len(formed.rebuilds()) == 2

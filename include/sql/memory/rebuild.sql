@@ -27,7 +27,7 @@ UPDATE {schema}.rebuild
 -- name: leave
 UPDATE {schema}.rebuild
    SET token = NULL, leased_until = NULL
- WHERE rebuild_id = %(rebuild_id)s AND token = %(token)s
+ WHERE scope = %(scope)s AND ended_at IS NULL AND token = %(token)s
 
 -- name: turns
 -- What comes next, with its messages. Turns that are still to be formed are formation's.

@@ -85,6 +85,14 @@ class _TakenOver(Exception):
     """Somebody else goes on with this rebuild, or it was cancelled: what was extracted is not stored."""
 
 
+class _Ended(Exception):
+    """The rebuild that the caller was at has ended since: no other one begins in its stead."""
+
+
+#: The rebuild that a caller was at, by scope: its id, and what was asked for.
+Begun = dict[str, tuple[int, Key, Request]]
+
+
 def rebuild(
     session: Session,
     extractor: Extractor,
@@ -96,6 +104,7 @@ def rebuild(
     limit: int,
     turn_budget: timedelta,
     concurrency: int,
+    begun: Begun,
 ) -> RebuildOutcome:
     """Form turns of `scope` again that are formed or parked, one batch a call: call it until it is `done`.
 
@@ -117,6 +126,8 @@ def rebuild(
         How long one extraction may take. On overrun the turn failed and the call ends.
     concurrency
         How many turns are extracted at once, each in a thread.
+    begun
+        Kept by the store: what its calls before this one were at. What has ended since is not begun anew.
 
     Returns
     -------
@@ -129,42 +140,58 @@ def rebuild(
         The scope has another rebuild that has not ended (see `cancel_rebuild`), or another session works on
         this one.
     RebuildCancelled
-        It was cancelled during the call.
+        It was cancelled during the call, or since this store's last one; call again to begin another.
     FormationPaused
         The scope or the extractor is paused.
     """
     control.refuse_paused(session, scope, key.extractor)
     request = Request(scope, from_offset, to_offset)
     limits = Limits(limit, concurrency, min(turn_budget, LONGEST_BUDGET / 8))
+    # Noted first: an interrupt may come when it is taken and not yet returned.
     token = uuid4()
-    place = _take(session, key, request, token, limits.lease)
-    if place is None:
-        return RebuildOutcome(0, 0, 0, request.from_offset - 1, True)
-    batch = _Batch(session, extractor, key, place, limits)
     try:
+        place = _take(session, key, request, token, limits.lease, begun)
+        if place is None:
+            return RebuildOutcome(0, 0, 0, request.from_offset - 1, True)
+        batch = _Batch(session, extractor, key, place, limits)
         batch.run()
     except _TakenOver:
-        raise _lost(session, place) from None
+        begun.pop(scope)
+        raise _lost(session, place) from None  # type: ignore[arg-type]
+    except _Ended:
+        return _outcome(session, scope, begun.pop(scope)[0], "closed")
+    except BaseException:
+        bring_to_rest(session.connection)
+        raise
     finally:
-        _leave(session, place)
-    figures = session.execute(_SQL, "figures", {"rebuild_id": place.rebuild_id}).fetchone()
+        _leave(session, scope, token)
+    outcome = _outcome(session, scope, place.rebuild_id, "open" if batch.open else "closed")
+    if outcome.done:
+        del begun[scope]
+    return outcome
+
+
+def _outcome(session: Session, scope: str, rebuild_id: int, circuit_state: str) -> RebuildOutcome:
+    """Return the figures of a rebuild; one that was cancelled, or dropped with its scope, is an error."""
+    figures = session.execute(_SQL, "figures", {"rebuild_id": rebuild_id}).fetchone()
     if figures is None:
-        raise RebuildCancelled(f"scope {place.scope} was dropped while it was rebuilt")
+        raise RebuildCancelled(f"scope {scope} was dropped while it was rebuilt")
+    if figures.cancelled:
+        raise _cancelled(scope)
     done = figures.through_offset == figures.to_offset
     return RebuildOutcome(
-        figures.rebuilt,
-        figures.failed,
-        figures.skipped,
-        figures.through_offset,
-        done,
-        "open" if batch.open else "closed",
+        figures.rebuilt, figures.failed, figures.skipped, figures.through_offset, done, circuit_state
     )
+
+
+def _cancelled(scope: str) -> RebuildCancelled:
+    return RebuildCancelled(f"the rebuild of scope {scope} was cancelled while it was worked on")
 
 
 def _lost(session: Session, place: _Place) -> RebuildActive | RebuildCancelled:
     row = session.execute(_SQL, "figures", {"rebuild_id": place.rebuild_id}).fetchone()
     if row is None or row.cancelled:
-        return RebuildCancelled(f"the rebuild of scope {place.scope} was cancelled while it was worked on")
+        return _cancelled(place.scope)
     return RebuildActive(
         f"the rebuild of scope {place.scope} was taken over by another session, which is at offset {row.through_offset}"
     )
@@ -181,20 +208,28 @@ def rebuilds(session: Session, scope: str | None, limit: int) -> list[Rebuild]:
     return [Rebuild(*row) for row in session.execute(_SQL, "rebuilds", values)]
 
 
-def _take(session: Session, key: Key, request: Request, token: UUID, lease: timedelta) -> _Place | None:
+def _take(
+    session: Session, key: Key, request: Request, token: UUID, lease: timedelta, begun: Begun
+) -> _Place | None:
     """Take the scope's rebuild in hand, which comes to be if there is none; None when there is nothing to rebuild."""
+    known, *asked = begun.get(request.scope, (None,))
 
     def work() -> _Place | None:
         with transaction(session.connection, "rebuild"):
             session.execute(_SQL, "begin", asdict(key) | asdict(request))
             row = session.execute(_SQL, "active", {"scope": request.scope}).fetchone()
+            if asked == [key, request] and (row is None or row.rebuild_id != known):
+                raise _Ended  # which undoes what has begun here
             if row is None:
                 return None
             _refuse_another(row, key, request)
             session.execute(_SQL, "take", {"rebuild_id": row.rebuild_id, "token": token, "lease": lease})
             return _Place(row.rebuild_id, token, request.scope, row.through_offset, row.to_offset)
 
-    return retried(session.connection, work)
+    place = retried(session.connection, work)
+    if place is not None:
+        begun[request.scope] = place.rebuild_id, key, request
+    return place
 
 
 def _refuse_another(row: Any, key: Key, request: Request) -> None:
@@ -210,9 +245,9 @@ def _refuse_another(row: Any, key: Key, request: Request) -> None:
         )
 
 
-def _leave(session: Session, place: _Place) -> None:
+def _leave(session: Session, scope: str, token: UUID) -> None:
     try:
-        session.execute(_SQL, "leave", {"rebuild_id": place.rebuild_id, "token": place.token})
+        session.execute(_SQL, "leave", {"scope": scope, "token": token})
     except psycopg.Error as error:
         _LOG.warning(
             "a rebuild that could not be handed back (%s) is free when its lease ends",
@@ -374,21 +409,21 @@ class _Batch:
     def _answers(self) -> bool:
         """Ask the provider with a canary whether it answers at all; notes it in the circuit that formation has too."""
         prober, lease = uuid4(), budget(self._limits.turn_budget)
-        row, granted = circuit.ask(self._session, self._key, prober, lease + STORE_TIME)
-        if not granted and row.breaker.open:
-            self.open = True
-            return False
         try:
+            row, granted = circuit.ask(self._session, self._key, prober, lease + STORE_TIME)
+            if not granted and row.breaker.open:
+                self.open = True
+                return False
             self._workers.send_canary(prober, datetime.now(UTC) + lease)
             extraction = self._awaited(prober, time.monotonic() + lease.total_seconds())
+            error = ExtractionError("timeout") if extraction is None else failure(extraction)
+            if granted and error is None:
+                circuit.hit(self._session, self._key, prober)
+            elif granted and error is not None:
+                circuit.miss(self._session, self._key, prober, error.error_class, error.retry_after)
         except BaseException:
             bring_to_rest(self._session.connection)
             circuit.release(self._session, self._key, prober)
             raise
-        error = ExtractionError("timeout") if extraction is None else failure(extraction)
-        if granted and error is None:
-            circuit.hit(self._session, self._key, prober)
-        elif granted and error is not None:
-            circuit.miss(self._session, self._key, prober, error.error_class, error.retry_after)
         self.open = error is not None
         return error is None

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from parkkeeper.database import Statements, retried, without_rows
+from parkkeeper.database import Statements, bring_to_rest, in_transaction, retried, without_rows
 from parkkeeper.namespace import Namespace
 
 
@@ -40,7 +40,9 @@ class Session:
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:
-        """Let no error of the database out that could print a row, a key or a parameter.
+        """Let no error of the database out that could print a row, a key or a parameter, and no session busy.
+
+        What an interrupt cuts short is ended and undone, unless it is part of a transaction of the caller's.
 
         Raises
         ------
@@ -52,5 +54,11 @@ class Session:
         InvalidArgument
             The connection's ``client_encoding`` cannot carry the text.
         """
-        with without_rows(self.connection, self.namespace, "memory", name):
-            yield
+        own = self.connection.autocommit and not in_transaction(self.connection)
+        try:
+            with without_rows(self.connection, self.namespace, "memory", name):
+                yield
+        except BaseException:
+            if own:
+                bring_to_rest(self.connection)
+            raise

@@ -81,6 +81,7 @@ class MemoryStore(Forgetting):
         self.namespace = Namespace.of(namespace)
         self._session = Session(connection, self.namespace)
         self._digests: Digests | None = None
+        self._rebuilds: rebuild.Begun = {}
 
     def append(
         self,
@@ -226,6 +227,7 @@ class MemoryStore(Forgetting):
                 limit=limit,
                 turn_budget=turn_budget,
                 concurrency=concurrency,
+                begun=self._rebuilds,
             )
 
     def cancel_rebuild(self, scope: str) -> bool:
