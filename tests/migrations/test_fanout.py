@@ -14,7 +14,7 @@ from psycopg import sql
 
 from parkkeeper import database, migrations
 from parkkeeper.errors import DatabaseUnavailable, InvalidArgument, InvalidNamespace
-from parkkeeper.migrations import Course, Patience
+from parkkeeper.migrations import Course, Patience, locking
 from parkkeeper.queue import QueueStorage
 
 Ship = Callable[[Mapping[str, str]], None]
@@ -263,6 +263,33 @@ def test_an_interrupt_cancels_what_runs_and_rolls_it_back(
     until(lambda: connection.execute(asleep).fetchone() == (0,))
     for name in spaces:
         assert len(migrations.plan(connection, name, "queue")) == 1
+
+
+@pytest.mark.timeout(60)
+def test_an_interrupt_ends_a_wait_for_another_runner(
+    sessions, namespace: str, names, ship: Ship, connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship(ONE)
+    # Longer than the test may take, so that no statement comes that could be cancelled instead.
+    monkeypatch.setattr(locking, "_PAUSES", (600.0,))
+    failing, waiting = names(2)
+    holder = connect()
+
+    def interrupt(outcome: migrations.NamespaceOutcome) -> None:
+        assert outcome.namespace == failing
+        raise KeyboardInterrupt
+
+    holder.execute(sql.SQL("CREATE SCHEMA {n}; CREATE TABLE {n}.held ()").format(n=sql.Identifier(failing)))
+    patience = Patience(runner_timeout=timedelta(hours=1))
+    with holder.transaction():
+        key = database.advisory_key(waiting, "migrate")
+        holder.execute("SELECT pg_advisory_xact_lock(%s)", [key])
+        with pytest.raises(KeyboardInterrupt):
+            migrations.migrate_all(
+                sessions, [failing, waiting], "queue", patience=patience, progress=interrupt
+            )
+    assert sessions.now == 0
+    assert [m.version for m in migrations.plan(holder, waiting, "queue")] == [1]
 
 
 def test_a_full_table_of_locks_says_what_to_do(sessions, namespace: str, ship: Ship) -> None:

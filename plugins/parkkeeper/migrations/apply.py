@@ -13,7 +13,14 @@ from parkkeeper.database import refuse_open_transaction, statements
 from parkkeeper.errors import MigrationError
 from parkkeeper.migrations.files import Migration, check
 from parkkeeper.migrations.ledger import AppliedMigration, ledger_exists, one, plan, row_of, status
-from parkkeeper.migrations.locking import Patience, blocked, locked_session, locked_transaction, passes
+from parkkeeper.migrations.locking import (
+    Patience,
+    Rest,
+    blocked,
+    locked_session,
+    locked_transaction,
+    passes,
+)
 from parkkeeper.namespace import Namespace
 
 _SQL = statements("namespace")
@@ -62,9 +69,23 @@ def migrate(
     space = Namespace.of(namespace)
     check(family, target, queue_slots)
     refuse_open_transaction(connection, "migrate")
+    return bring(connection, space, family, target, queue_slots, patience, time.sleep)
+
+
+def bring(
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    family: str,
+    target: int | None,
+    queue_slots: int,
+    patience: Patience,
+    rest: Rest,
+) -> list[AppliedMigration]:
+    """Do what :func:`migrate` does; `rest` waits between two tries, and is asked before each migration."""
     done: list[AppliedMigration] = []
-    while pending := plan(connection, space, family, target=target):
-        applied = _apply_with_retry(connection, space, pending[0], queue_slots, patience)
+    while pending := plan(connection, namespace, family, target=target):
+        rest(0)
+        applied = _apply_with_retry(connection, namespace, pending[0], queue_slots, patience, rest)
         if applied is not None:
             done.append(applied)
     return done
@@ -84,14 +105,15 @@ def _apply_with_retry(
     migration: Migration,
     queue_slots: int,
     patience: Patience,
+    rest: Rest,
 ) -> AppliedMigration | None:
     where = f"namespace {namespace}: {migration.path}"
 
     def attempt() -> AppliedMigration | None:
         retries = retrying.statistics["attempt_number"] - 1
         if migration.transaction:
-            return _apply(connection, namespace, migration, queue_slots, patience, retries)
-        return _apply_alone(connection, namespace, migration, patience, retries)
+            return _apply(connection, namespace, migration, queue_slots, patience, rest, retries)
+        return _apply_alone(connection, namespace, migration, patience, rest, retries)
 
     def report(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -108,6 +130,7 @@ def _apply_with_retry(
         stop=stop_after_attempt(patience.attempts),
         wait=wait_random_exponential(multiplier=0.2, max=5),
         before_sleep=report,
+        sleep=rest,
         reraise=True,
     )
     left = (
@@ -135,10 +158,11 @@ def _apply(
     migration: Migration,
     queue_slots: int,
     patience: Patience,
+    rest: Rest,
     retries: int,
 ) -> AppliedMigration | None:
     """Apply one migration under the namespace's lock; None when another runner has applied it meanwhile."""
-    with locked_transaction(connection, namespace, patience, queue_slots) as cursor:
+    with locked_transaction(connection, namespace, patience, queue_slots, rest) as cursor:
         began = time.perf_counter()
         if migration not in status(connection, namespace, migration.family).pending:
             return None
@@ -152,6 +176,7 @@ def _apply_alone(
     namespace: Namespace,
     migration: Migration,
     patience: Patience,
+    rest: Rest,
     retries: int,
 ) -> AppliedMigration | None:
     """Run the one statement of a migration without a transaction, and record it when its index can be used.
@@ -159,7 +184,7 @@ def _apply_alone(
     A run that was cut off leaves either an invalid index, which is dropped here and built again, or a valid one and
     no line in the ledger, which is recorded.
     """
-    with locked_session(connection, namespace, patience) as cursor:
+    with locked_session(connection, namespace, patience, rest) as cursor:
         began = time.perf_counter()
         if migration not in status(connection, namespace, migration.family).pending:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import re
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -15,7 +16,7 @@ from psycopg.rows import tuple_row
 
 from parkkeeper.database import statements
 from parkkeeper.errors import DatabaseUnavailable, InvalidArgument, MigrationBlocked, ParkkeeperError
-from parkkeeper.migrations.apply import migrate
+from parkkeeper.migrations.apply import bring
 from parkkeeper.migrations.files import check
 from parkkeeper.migrations.ledger import plan, status
 from parkkeeper.migrations.locking import Patience
@@ -31,6 +32,10 @@ Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 _SQL = statements("namespace")
 _PATTERN = re.compile(r"[a-z0-9_*?]{1,63}")
 _LIKE = {"_": r"\_", "*": "%", "?": "_"}
+
+
+class _Interrupted(BaseException):
+    """The run was interrupted: what a thread was about to try is not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ def migrate_all(
             found = status(connection, space, family).applied
             outcome = "migrated" if pending else "noop"
             return NamespaceOutcome(space.name, outcome, len(pending), found[-1].version if found else None)
-        done = migrate(connection, space, family, target=target, queue_slots=queue_slots, patience=patience)
+        done = bring(connection, space, family, target, queue_slots, patience, run.rest)
         found = status(connection, space, family).applied
         return NamespaceOutcome(
             space.name, "migrated" if done else "noop", len(done), found[-1].version if found else None
@@ -184,6 +189,7 @@ class _Run:
         self.stopped: str | None = None
         self.failed = False
         self._open: set[psycopg.Connection[Any]] = set()
+        self._interrupt = threading.Event()
 
     def over(self, spaces: Sequence[Namespace]) -> None:
         """Do `spaces`, unless the run is stopped."""
@@ -203,10 +209,16 @@ class _Run:
             except BaseException:
                 # Ctrl-C, or a task that is told to end: what runs is cancelled and rolls back.
                 self.stopped = "interrupted"
+                self._interrupt.set()
                 self._cancel(futures)
                 raise
         for future in futures:
             future.result()
+
+    def rest(self, seconds: float) -> None:
+        """Wait, in a thread that works, until the time is over or the run is interrupted."""
+        if self._interrupt.wait(seconds):
+            raise _Interrupted
 
     def _cancel(self, futures: Sequence[Future[None]]) -> None:
         """Cancel what the sessions do until all have stopped: one may have been between two statements."""

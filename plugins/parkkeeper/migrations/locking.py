@@ -17,6 +17,9 @@ from parkkeeper.errors import InvalidArgument, MigrationBlocked, MigrationError
 from parkkeeper.migrations.ledger import one
 from parkkeeper.namespace import Namespace
 
+#: Waits so many seconds between two tries; what it raises ends the run.
+Rest = Callable[[float], None]
+
 _SQL = statements("namespace")
 _LONGEST = timedelta(days=7)
 _PAUSES = (0.02, 0.05, 0.1, 0.25)  # seconds between two tries for the namespace's lock; the last one repeats
@@ -107,7 +110,11 @@ def configuration(patience: Patience, queue_slots: int, *, local: bool) -> dict[
 
 @contextmanager
 def locked_transaction(
-    connection: psycopg.Connection[Any], namespace: Namespace, patience: Patience, queue_slots: int
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    patience: Patience,
+    queue_slots: int,
+    rest: Rest = time.sleep,
 ) -> Iterator[psycopg.Cursor[Any]]:
     """Open a transaction that has the namespace's lock and the settings of a migration.
 
@@ -116,7 +123,7 @@ def locked_transaction(
     MigrationBlocked
         Another runner has the lock, who is named.
     """
-    for _ in _tries(connection, namespace, patience):
+    for _ in _tries(connection, namespace, patience, rest):
         with transaction(connection, "migrate"), connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(_SQL.render("read_committed", namespace))
             cursor.execute(
@@ -129,7 +136,7 @@ def locked_transaction(
 
 @contextmanager
 def locked_session(
-    connection: psycopg.Connection[Any], namespace: Namespace, patience: Patience
+    connection: psycopg.Connection[Any], namespace: Namespace, patience: Patience, rest: Rest
 ) -> Iterator[psycopg.Cursor[Any]]:
     """Let the session have the namespace's lock and the settings of a migration, outside of any transaction.
 
@@ -147,7 +154,7 @@ def locked_session(
                 f"namespace {namespace}: a migration without a transaction needs a session of its own, and this one "
                 "goes through a pooler: connect to the server itself"
             )
-        for _ in _tries(connection, namespace, patience):
+        for _ in _tries(connection, namespace, patience, rest):
             if one(cursor, "try_session_lock", namespace, lock_key(namespace))[0]:
                 break
         found = one(cursor, "configured", namespace, {})
@@ -165,17 +172,17 @@ def _tries(
     connection: psycopg.Connection[Any],
     namespace: Namespace,
     patience: Patience,
-    clock: Callable[[], float] = time.monotonic,
+    rest: Rest,
 ) -> Iterator[None]:
     """Yield until the time is over, with pauses; then say who has the lock."""
-    end = clock() + patience.runner_timeout.total_seconds()
+    end = time.monotonic() + patience.runner_timeout.total_seconds()
     pauses = iter(_PAUSES)
     while True:
         yield
-        left = end - clock()
+        left = end - time.monotonic()
         if left <= 0:
             break
-        time.sleep(min(next(pauses, _PAUSES[-1]), left))
+        rest(min(next(pauses, _PAUSES[-1]), left))
     with connection.cursor(row_factory=tuple_row) as cursor:
         holder = cursor.execute(_SQL.render("holder", namespace), lock_key(namespace)).fetchone()
     who = f"pid {holder[0]}, application_name {holder[1]!r}" if holder else "it is gone by now"
