@@ -1,4 +1,7 @@
-"""Migrate namespaces with the code of the release whose packages are in the folder that is named: a JSON line each."""
+"""Migrate or verify namespaces with the code of the release whose packages are in the folder that is named.
+
+A line of JSON asks, and a line answers: "done", or what differs from a fresh install.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,12 @@ from parkkeeper import database, migrations
 
 for line in sys.stdin:
     request = json.loads(line)
+    action = request.pop("action")
     with database.connect(request.pop("dsn"), application_name="this-release") as connection:
-        migrations.migrate(connection, **request)
-    sys.stdout.write("done\n")
+        if action == "migrate":
+            migrations.migrate(connection, **request)
+            differences = ()
+        else:
+            differences = migrations.verify(connection, **request).differences
+    sys.stdout.write(f"{list(differences) or 'done'}\n")
     sys.stdout.flush()

@@ -24,13 +24,13 @@ THIS_RELEASE = HERE.parents[1] / "plugins"
 previously = migrations.migrate
 
 
-class Migrator:
-    """The process that migrates: a request a line, an answer a line; it ends when its input does."""
+class ThisRelease:
+    """The process that has this release's code: a request a line, an answer a line; it ends when its input does."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def __call__(self, **request: object) -> None:
+    def __call__(self, connection: psycopg.Connection[Any], action: str, **request: object) -> None:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, HERE / "migrator.py", THIS_RELEASE],
@@ -40,13 +40,14 @@ class Migrator:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
+        dsn = conninfo.make_conninfo(connection.info.dsn, password=connection.info.password)
+        self._process.stdin.write(json.dumps({"dsn": dsn, "action": action, **request}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
-        assert answer == "done\n", f"this release's migrations failed: {answer}"
+        assert answer == "done\n", f"{action} by this release: {answer}"
 
 
-migrator = Migrator()
+this_release = ThisRelease()
 
 
 def migrate(
@@ -60,9 +61,13 @@ def migrate(
     """Bring the namespace to what this release makes of it."""
     if target is not None:
         previously(connection, namespace, family, target=target, **options)
-        return
-    dsn = conninfo.make_conninfo(connection.info.dsn, password=connection.info.password)
-    migrator(dsn=dsn, namespace=str(namespace), family=family, **options)
+    else:
+        this_release(connection, "migrate", namespace=str(namespace), family=family, **options)
+
+
+def verify(connection: psycopg.Connection[Any], namespace: str) -> None:
+    """Compare the namespace with a fresh install of this release; what differs fails the test."""
+    this_release(connection, "verify", namespace=namespace)
 
 
 migrations.migrate = migrate
