@@ -56,7 +56,7 @@ SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM {schema}.queue_waiting_row
                AS child) AS bytes
 
 -- name: waiting
--- The oldest first. What waits is what the proofs of a prune count as waiting.
+-- The oldest first, `per_lane` of each lane at most. What waits is what the proofs of a prune count as waiting.
 SELECT ready.job_id, lane.queue, ready.kind, 'available' AS state, lane.priority, ready.attempt, ready.max_attempts,
        ready.created_at, ready.run_at, NULL::timestamptz AS attempted_at, NULL::timestamptz AS finalized_at
   FROM {schema}.queue_lanes AS lane
@@ -80,7 +80,7 @@ SELECT ready.job_id, lane.queue, ready.kind, 'available' AS state, lane.priority
            AND (entry.enqueue_xid, entry.lane_seq) > (coalesce(newest.cursor_xid, '0'), coalesce(newest.cursor_seq, 0))
            AND tombstone.found IS NULL
          ORDER BY entry.enqueue_xid, entry.lane_seq
-         LIMIT %(limit)s)
+         LIMIT %(per_lane)s)
        UNION ALL
        (SELECT entry.*
           FROM unnest(newest.late_xids, newest.late_seqs) AS late (xid, seq)
@@ -95,7 +95,7 @@ SELECT ready.job_id, lane.queue, ready.kind, 'available' AS state, lane.priority
                 LIMIT 1) AS tombstone ON true
          WHERE late.xid < newest.cursor_xid
            AND tombstone.found IS NULL
-         LIMIT %(limit)s)) AS ready
+         LIMIT %(per_lane)s)) AS ready
  WHERE %(queue)s::text IS NULL OR lane.queue = %(queue)s
  ORDER BY ready.created_at, ready.job_id
  LIMIT %(limit)s
@@ -146,6 +146,14 @@ SELECT moved.job_id, lane.queue, moved.kind, 'available' AS state, lane.priority
  WHERE moved.state = 'available' AND (%(queue)s::text IS NULL OR lane.queue = %(queue)s)
  ORDER BY moved.created_at, moved.job_id
  LIMIT %(limit)s
+
+-- name: waiting_longest_outside
+SELECT moved.job_id, lane.queue, moved.kind, 'available' AS state, lane.priority, moved.attempt, moved.max_attempts,
+       moved.created_at, moved.run_at, moved.attempted_at, NULL::timestamptz AS finalized_at
+  FROM {schema}.deferred_jobs AS moved JOIN {schema}.queue_lanes AS lane USING (lane_id)
+ WHERE moved.state = 'available'
+ ORDER BY moved.run_at
+ LIMIT 1
 
 -- name: running_outside
 SELECT moved.job_id, lane.queue, moved.kind, 'running' AS state, lane.priority, moved.attempt, moved.max_attempts,

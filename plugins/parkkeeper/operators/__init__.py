@@ -2,6 +2,7 @@
 
 from parkkeeper.operators.base import ParkkeeperOperator, TaskKilled
 from parkkeeper.operators.erasure import EraseOperator
+from parkkeeper.operators.lag import LagCheckOperator
 from parkkeeper.operators.memory import (
     FormationBatchOperator,
     FreshnessOperator,
@@ -22,6 +23,7 @@ __all__ = [
     "EraseOperator",
     "FormationBatchOperator",
     "FreshnessOperator",
+    "LagCheckOperator",
     "MigrateOperator",
     "ParkSweepOperator",
     "ParkkeeperOperator",

@@ -54,6 +54,19 @@ def optional_duration(field: str, value: Any) -> timedelta | None:
     return duration(field, value) if given(value) else None
 
 
+def optional_share(field: str, value: Any) -> float | None:
+    """Return a number from 0 to 1, or None if it was not given."""
+    if not given(value):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, bool) or not 0 <= number <= 1:
+        raise InvalidArgument(f"{field} {value!r} is refused: a number from 0 to 1, such as 0.05")
+    return number
+
+
 def flag(field: str, value: Any) -> bool:
     """Return a boolean, from one or from its name."""
     if isinstance(value, bool):

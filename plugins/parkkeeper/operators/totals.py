@@ -7,16 +7,18 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from parkkeeper.database import statements
+from parkkeeper.database import Statements, statements
 from parkkeeper.namespace import Namespace
 
-_SQL = statements("figures")
+_FIGURES = statements("figures")
 
 
-def totals(connection: psycopg.Connection[Any], namespace: Namespace, name: str) -> dict[str, int]:
-    """Return the one row of a statement of ``figures.sql``, as it is once nothing that was waited for holds it up."""
+def totals(
+    connection: psycopg.Connection[Any], namespace: Namespace, name: str, sql: Statements = _FIGURES
+) -> dict[str, Any]:
+    """Return the one row of a statement, as it is once nothing that was waited for holds it up."""
     with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
-        cursor.execute(_SQL.render("read_committed", namespace))
-        row = cursor.execute(_SQL.render(name, namespace)).fetchone()
+        cursor.execute(_FIGURES.render("read_committed", namespace))
+        row = cursor.execute(sql.render(name, namespace)).fetchone()
     assert row is not None
     return row

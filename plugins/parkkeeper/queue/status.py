@@ -250,8 +250,37 @@ def jobs_in_slot(
 ) -> list[ListedJob]:
     """Return jobs that are ``waiting`` or ``running`` in a slot, those that have been so for longest in front."""
     statement = _SQL.render(which, namespace, slot=slot)
-    rows = cursor.execute(statement, {"queue": queue, "limit": limit}).fetchall()
+    rows = cursor.execute(statement, {"queue": queue, "limit": limit, "per_lane": limit}).fetchall()
     return [ListedJob(**row._asdict()) for row in rows]
+
+
+def longest_waiting(connection: psycopg.Connection[Any], namespace: Namespace) -> ListedJob | None:
+    """Return the job that has been claimable for longest, since its `run_at`; None: none is. Those of paused queues count.
+
+    Raises
+    ------
+    TransactionOpen
+        The caller has a transaction open.
+    UnknownNamespace
+        The namespace has no queue.
+    """
+
+    def look() -> ListedJob | None:
+        with _snapshot(connection, namespace, "longest_waiting") as cursor:
+            slots = cursor.execute(_SQL.render("slots", namespace)).fetchall()
+            rows = cursor.execute(_SQL.render("waiting_longest_outside", namespace)).fetchall()
+            for slot in slots:
+                if slot.state != "empty":
+                    # The first of each lane has waited longest of it.
+                    statement = _SQL.render("waiting", namespace, slot=slot.slot)
+                    rows += cursor.execute(
+                        statement, {"queue": None, "limit": None, "per_lane": 1}
+                    ).fetchall()
+        first = min(rows, key=lambda row: (row.run_at, row.job_id), default=None)
+        return None if first is None else ListedJob(**first._asdict())
+
+    with without_rows(connection, namespace, "queue", "longest_waiting"):
+        return retried(connection, look)
 
 
 def open_jobs(

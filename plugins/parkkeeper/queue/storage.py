@@ -38,7 +38,7 @@ from parkkeeper.queue.outcomes import (
 )
 from parkkeeper.queue.redrive import Redrive
 from parkkeeper.queue.settings import NamespaceSettings, QueueSettings
-from parkkeeper.queue.status import HeldRingStatus, JobStatus, RingStatus
+from parkkeeper.queue.status import HeldRingStatus, JobStatus, ListedJob, RingStatus
 
 #: How long a claimed job is its worker's unless the claim says otherwise.
 LEASE = timedelta(minutes=5)
@@ -389,6 +389,10 @@ class QueueStorage(Redrive):
     def ring_status(self) -> RingStatus:
         """Look at the ring and at what pins it; see :func:`parkkeeper.queue.status.ring_status`."""
         return status.ring_status(self.connection, self.namespace)
+
+    def longest_waiting(self) -> ListedJob | None:
+        """Return the job that waits for longest; see :func:`parkkeeper.queue.status.longest_waiting`."""
+        return status.longest_waiting(self.connection, self.namespace)
 
     def held_ring_status(self, ring: str) -> HeldRingStatus:
         """Look at the claim or the lease ring; see :func:`parkkeeper.queue.status.held_ring_status`."""
