@@ -12,24 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
 from parkkeeper import dags
+from parkkeeper.timetables import BackfillTimetable
 
-DAGS = (
-    "parkkeeper_memory_formation",
-    "parkkeeper_migrate",
-    "parkkeeper_park_sweep",
-    "parkkeeper_queue_maintenance",
-)
 SCHEDULES = {
+    "parkkeeper_erasure": None,
     "parkkeeper_memory_formation": "*/5 * * * *",
     "parkkeeper_migrate": None,
     "parkkeeper_park_sweep": "0 * * * *",
     "parkkeeper_queue_maintenance": "*/5 * * * *",
+    "parkkeeper_queue_prune_approved": None,
+    "parkkeeper_queue_redrive": BackfillTimetable("@daily", "UTC"),
 }
+DAGS = tuple(SCHEDULES)
+#: These wait for a person, and a person has no deadline.
+APPROVED = ("parkkeeper_erasure", "parkkeeper_queue_prune_approved")
+#: These may be backfilled, and are never started by the clock.
+BACKFILLED = ("parkkeeper_queue_redrive",)
 
 
 def make(dag_id: str, **arguments: Any) -> DAG:
@@ -66,18 +70,39 @@ def test_the_files_are_read_without_a_database_a_network_or_a_warning_of_ours(tm
 def test_a_dag_has_what_keeps_it_from_hanging_or_piling_up(dag_id: str) -> None:
     dag = make(dag_id)
     assert dag.dag_id == dag_id
-    assert dag.schedule == SCHEDULES[dag_id]
+    schedule = SCHEDULES[dag_id]
+    assert dag.schedule == schedule or (
+        isinstance(schedule, BackfillTimetable) and dag.timetable.serialize() == schedule.serialize()
+    )
     assert dag.catchup is False
     assert dag.max_active_runs == 1
     assert "parkkeeper" in dag.tags
     assert dag.doc_md
-    (deadline,) = dag.deadline if isinstance(dag.deadline, list) else [dag.deadline]
-    assert deadline.reference.reference_name == "DagRunQueuedAtDeadline"
-    assert deadline.callback.path == "parkkeeper.deadlines.missed"
+    assert (dag.allowed_run_types is not None) == (dag_id in BACKFILLED)
+    longest = timedelta(hours=1)
+    if dag_id not in APPROVED:
+        (deadline,) = dag.deadline if isinstance(dag.deadline, list) else [dag.deadline]
+        assert deadline.reference.reference_name == "DagRunQueuedAtDeadline"
+        assert deadline.callback.path == "parkkeeper.deadlines.missed"
+        longest = deadline.interval
     for task in dag.tasks:
+        if isinstance(task, ApprovalOperator):
+            assert task.response_timeout > longest
+            assert task.retries == 0  # else whoever rejects is asked again
+            continue
         assert task.retries == 2
         assert task.retry_delay >= timedelta(seconds=30)
-        assert timedelta(0) < task.execution_timeout <= deadline.interval
+        assert timedelta(0) < task.execution_timeout <= longest
+
+
+@pytest.mark.parametrize("dag_id", APPROVED)
+def test_what_cannot_be_undone_waits_for_a_person_in_a_dag_of_its_own(dag_id: str) -> None:
+    dag = make(dag_id)
+    assert dag.deadline in (None, [])
+    (last,) = dag.leaves
+    assert [type(task) for task in last.upstream_list] == [ApprovalOperator]
+    assert last.upstream_list[0].fail_on_reject
+    assert {task.task_id for task in dag.tasks} - {last.task_id} == {"look", "approve"}
 
 
 @pytest.mark.parametrize("dag_id", DAGS)
@@ -94,6 +119,16 @@ def test_a_dag_survives_the_way_to_the_scheduler(dag_id: str) -> None:
             for dag_id in DAGS
             for name in ("public", "pg_x", "A", "a-b", "", "a" * 49, 1)
         ],
+        *[("parkkeeper_erasure", "request_id", value) for value in (None, "", "alice", "1")],
+        *[("parkkeeper_queue_prune_approved", "failed_retention_seconds", value) for value in (-1, 1.5)],
+        *[("parkkeeper_queue_prune_approved", "lock_timeout_seconds", value) for value in (0, 6)],
+        *[
+            ("parkkeeper_queue_redrive", param, value)
+            for param in ("finalized_from", "finalized_before")
+            for value in ("yesterday", "2026-03-02", 1)
+        ],
+        *[("parkkeeper_queue_redrive", "queue", value) for value in ("", "q" * 201, 1)],
+        *[("parkkeeper_queue_redrive", "limit", value) for value in (0, "all")],
         *[("parkkeeper_migrate", "queue_slots", slots) for slots in (3, 257, "16", 4.5, None)],
         *[("parkkeeper_queue_maintenance", "failed_retention_seconds", value) for value in (-1, 1.5, "1h")],
         *[("parkkeeper_queue_maintenance", "max_pruned_failed", value) for value in (-1, "1")],

@@ -180,3 +180,32 @@ def test_park_sweep_reports_what_the_namespace_holds(connection: psycopg.Connect
         "unparked": 0,
         "claims_returned": 0,
     }
+
+
+def test_a_redrive_puts_back_what_failed_in_the_window(connection: psycopg.Connection, migrated: str) -> None:
+    storage = QueueStorage(connection, migrated)
+    storage.enqueue_many("letters", "print", [None] * 3)
+    storage.fail_many([(claim, "no paper") for claim in storage.claim("letters", 3)], terminal=True)
+    rows = sql.Identifier(migrated, "done_entries")
+    at = sql.SQL("UPDATE {} SET finalized_at = %s WHERE job_id = (SELECT min(job_id) FROM {})").format(
+        rows, rows
+    )
+    connection.execute(at, ["2026-03-02T12:00:00Z"])
+
+    window = {"finalized_from": "2026-03-02T00:00:00Z", "finalized_before": "2026-03-03T00:00:00Z"}
+    state, tasks, figures = run("parkkeeper_queue_redrive", namespace=migrated, queue="letters", **window)
+    assert (state, tasks) == ("success", {"window": "success", "redrive": "success"})
+    assert (figures["redrive"]["outcome"], figures["redrive"]["retried"]) == ("retried", 1)
+    assert storage.queue_counts("letters").failed == 2
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        {},
+        {"finalized_from": "2026-03-02T00:00:00Z", "finalized_before": "2026-03-02T01:00:00+01:00"},
+    ],
+)
+def test_a_redrive_by_hand_without_a_window_touches_nothing(namespace: str, window: dict[str, str]) -> None:
+    state, tasks, _ = run("parkkeeper_queue_redrive", namespace=namespace, **window)
+    assert (state, tasks) == ("failed", {"window": "failed", "redrive": "upstream_failed"})

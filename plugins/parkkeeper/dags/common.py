@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pendulum
-from airflow.sdk import DAG, Param, Variable, XComArg, get_current_context, task
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import DAG, Context, Param, Variable, XComArg, get_current_context, task
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from parkkeeper.deadlines import alert
 from parkkeeper.operators import ParkkeeperOperator, arguments
@@ -120,6 +120,16 @@ def each(operator: type[ParkkeeperOperator], namespaces: XComArg | None, **given
         return operator(**given)
     del given["namespace"]
     return operator.partial(**given).expand(namespace=namespaces)
+
+
+def fail_on(*outcomes: str) -> Callable[[Context, Any], None]:
+    """Return a task's `post_execute` that fails it with one of `outcomes`: what was asked for is not done."""
+
+    def fail(context: Context, figures: Any) -> None:
+        if figures["outcome"] in outcomes:
+            raise AirflowException(f"outcome {figures['outcome']}: what was asked for is not done")
+
+    return fail
 
 
 @contextmanager
