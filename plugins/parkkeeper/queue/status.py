@@ -255,7 +255,7 @@ def jobs_in_slot(
 
 
 def longest_waiting(connection: psycopg.Connection[Any], namespace: Namespace) -> ListedJob | None:
-    """Return the job that has been claimable for longest, since its `run_at`; None: none is. Those of paused queues count.
+    """Return the job that has been claimable for longest, in a paused queue too; None: none is.
 
     Raises
     ------
