@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from psycopg import errors
 
 from memory_kit import Database, failing, say
 from parkkeeper.error_text import kept_error
@@ -16,6 +19,30 @@ def test_a_long_text_is_cut_to_2000_characters_of_any_width(
     store.append("s", say("x"))
     assert store.form_batch(failing("refusal", character * 5_000)).parked == 1
     assert db.turn(0, "formation_error") == character * 2_000
+
+
+def test_no_text_of_a_failure_comes_into_the_log_of_the_server(store: MemoryStore, db: Database) -> None:
+    log = Path(db.one("SHOW data_directory")).parent / "server.log"
+    if not log.exists():
+        pytest.skip("the server is another's (PARKKEEPER_DSN), and its log is not here")
+    before = log.stat().st_size
+    texts = [
+        "MARKER" * 1_000,
+        "MARKER漢" * 1_000,
+        "MARKER\x00" * 500,
+        "MARKER\ud83d" * 500,
+        b"MARKER\xff" * 500,
+    ]
+    for index, text in enumerate(texts):
+        store.append("s", say("x"))
+        assert store.form_batch(failing("refusal", text, offsets=[index])).parked == 1
+    # A row that the CHECK refuses may be printed there, with the text: it never comes to that, and this is the log.
+    said = log.read_bytes()[before:]
+    with pytest.raises(errors.CheckViolation):
+        db("UPDATE {schema}.observation SET formation_error = repeat('x', 2001)")
+    told = log.read_bytes()[before + len(said) :]
+    assert b"observation_error_length_chk" in told
+    assert b"observation_error_length_chk" not in said and b"MARKER" not in said
 
 
 @pytest.mark.parametrize(

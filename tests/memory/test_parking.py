@@ -116,6 +116,22 @@ def test_an_unparked_turn_is_as_if_never_tried_but_for_its_park_count(
     assert (store.parked()[0].park_count, store.parked()[0].error_class) == (2, "refusal")
 
 
+def test_after_a_change_of_model_an_unparked_turn_has_all_its_attempts(
+    store: MemoryStore, db: Database
+) -> None:
+    former, latter = failing("malformed", offsets=[0, 1]), failing("malformed", offsets=[0])
+    latter.version = "8"
+    store.append_many("s", [{"messages": say("x")}] * 2)
+    assert store.form_batch(former, max_attempts=1).parked == 2
+    assert store.unpark() == 2
+    for attempt in range(1, 6):
+        outcome = store.form_batch(latter)
+        assert (outcome.failed, outcome.parked, db.turn(0, "formation_attempts")) == (1, 0, attempt)
+        db.come_due()
+    assert store.turn_status("s", 1) == "formed"
+    assert store.form_batch(latter).parked == 1
+
+
 def test_a_parked_turn_is_listed_without_its_text(store: MemoryStore) -> None:
     observation_id = park(store, "refusal")
     (turn,) = store.parked("s")
