@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -18,9 +19,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from memory_kit import Database, Scripted, say
 from outages import ANSWERS, outage, pass_cool_down
 from parkkeeper import database
-from parkkeeper.memory import BacklogFull, FormationPaused, MemoryStore, RebuildOutcome, SweepPolicy
+from parkkeeper.memory import (
+    BacklogFull,
+    FormationPaused,
+    MemoryStore,
+    RebuildCancelled,
+    RebuildOutcome,
+    SweepPolicy,
+)
+from parkkeeper.memory.circuit import Key
+from parkkeeper.memory.claims import Claim, claim
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
 from parkkeeper.memory.extractors.chunks import Chunks
+from parkkeeper.memory.session import Session
+from parkkeeper.memory.workers import Workers
 from parkkeeper.migrations import migrate
 
 SCOPES = ("a", "b")
@@ -252,6 +264,80 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
             attempts = {(scope, offset): count for scope, offset, count in counts}
             assert {turn.attempts - attempts[turn.scope, turn.offset] for turn in pending} <= {0}
 
+        @rule(data=st.data())
+        def lose_a_worker(self, data: st.DataObject) -> None:
+            """It claims a turn and is not heard of again: the sweep gives the turn back, or parks it at its cap."""
+            # A turn whose last failure nothing has answered would wait for a canary instead.
+            answered = self.db("SELECT observation_id FROM {schema}.observation WHERE streak_circuit IS NULL")
+            numbers = [
+                number
+                for number, turn in self.model.turns.items()
+                if turn.state == "pending" and turn.scope not in self.model.paused and (number,) in answered
+            ]
+            if not numbers:
+                return
+            number = data.draw(st.sampled_from(sorted(numbers)))
+            turn = self.model.turns[number]
+            self.db(
+                "UPDATE {schema}.observation SET next_attempt_at = "
+                "CASE WHEN observation_id = %s THEN now() ELSE 'infinity' END "
+                "WHERE formed_at IS NULL AND parked_at IS NULL",
+                (number,),
+            )
+            session = Session(connection, self.db.namespace)
+            options = {"max_attempts": CAP, "turn_budget": timedelta(minutes=1)}
+            taken = claim(session, turn.scope, uuid.uuid4(), Key("scripted", "7", ""), **options)
+            assert isinstance(taken, Claim) and taken.observation_id == number
+            turn.attempts, turn.error_class = turn.attempts + 1, "worker_crash"
+            self.every_number_is_the_models()
+            self.db.expire_claims()
+            swept = self.store.sweep(SweepPolicy(max_attempts=CAP, unpark_classes=()))
+            capped = turn.attempts >= CAP
+            assert (swept.parked, swept.claims_returned) == (int(capped), int(not capped))
+            if capped:
+                turn.state = "parked"
+
+        @rule(scope=st.sampled_from([None, *SCOPES]), concurrency=st.integers(1, 3))
+        def interrupt(self, scope: str | None, concurrency: int) -> None:
+            """What was in hand is handed back, and no attempt is spent."""
+
+            def stop(*_: object) -> None:
+                raise KeyboardInterrupt
+
+            self.db.come_due()
+            names = [name for name in SCOPES if scope in (None, name) and name not in self.model.paused]
+            expected = KeyboardInterrupt if any(self.model.of(name, "pending") for name in names) else ()
+            with (
+                pytest.MonkeyPatch.context() as patched,
+                pytest.raises(expected) if expected else nullcontext(),
+            ):
+                patched.setattr(Workers, "next", stop)
+                self.store.form_batch(
+                    Scripted(lambda turn: [Memory("x")]), scope=scope, concurrency=concurrency
+                )
+            assert self.db.one("SELECT count(claim_token) FROM {schema}.observation") == 0
+
+        @rule(scope=st.sampled_from(SCOPES))
+        def rebuild_and_cancel(self, scope: str) -> None:
+            """What was rebuilt stays so, and who comes back to it is told."""
+            if scope in self.model.paused:
+                return
+            version = uuid.uuid4().hex
+            extractor = Scripted(lambda turn: [Memory(version)])
+            outcome = self.store.rebuild(scope, extractor, limit=1)
+            chosen = {turn.offset: number for number, turn in self.model.turns.items() if turn.scope == scope}
+            first = min((t.offset for t in self.model.of(scope, "formed", "parked")), default=None)
+            assert outcome.rebuilt == (first is not None)
+            if first is not None:
+                turn = self.model.turns[chosen[first]]
+                turn.state, turn.error_class = "formed", None
+                self.model.version[chosen[first]] = version
+                self.model.epoch[scope] += 1
+            assert self.store.cancel_rebuild(scope) == (not outcome.done)
+            if not outcome.done:
+                with pytest.raises(RebuildCancelled):
+                    self.store.rebuild(scope, extractor, limit=1)
+
         def reopen(self, turns: list[ModelTurn]) -> None:
             for scope in {turn.scope for turn in turns}:
                 self.model.epoch[scope] += 1
@@ -350,6 +436,14 @@ def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine
                 assert listed == [turn.log_offset for turn in self.store.parked(scope)]
                 for offset in range(-1, model.stored[scope] + 1):
                     assert self.store.turn_status(scope, offset) == model.status(scope, offset)
+
+        @invariant()
+        def every_attempt_that_is_spent_is_the_models(self) -> None:
+            rows = self.db(
+                "SELECT observation_id, formation_attempts FROM {schema}.observation WHERE formed_at IS NULL"
+            )
+            waiting = {n: turn.attempts for n, turn in self.model.turns.items() if turn.state != "formed"}
+            assert dict(rows) == waiting
 
         @invariant()
         def the_kept_numbers_are_those_of_the_rows(self) -> None:
