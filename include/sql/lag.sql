@@ -11,12 +11,6 @@ SELECT extract(epoch FROM clock_timestamp() - min(first.ingested_at))::float8 AS
         WHERE turn.scope = stored.scope AND turn.log_offset = coalesce(formed.formed_offset, -1) + 1) AS first
  WHERE coalesce(formed.formed_offset, -1) < stored.log_offset
 
--- name: oldest_parked
--- One probe of the index on when turns were parked.
-SELECT extract(epoch FROM clock_timestamp() - min(parked_at))::float8 AS seconds
-  FROM {schema}.observation
- WHERE parked_at IS NOT NULL
-
 -- name: blocked
 -- How many prunes of the queue's ring were blocked since the last that had its locks. One that failed for another reason
 -- says nothing about locks.

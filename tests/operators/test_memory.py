@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,9 +10,17 @@ from airflow.sdk.exceptions import AirflowFailException
 from psycopg import sql
 
 from airflow_env import run_task
+from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
-from parkkeeper.operators import FormationBatchOperator, FreshnessOperator, ParkSweepOperator, RebuildOperator
+from parkkeeper.namespace import Namespace
+from parkkeeper.operators import (
+    FormationBatchOperator,
+    FreshnessOperator,
+    ParkSweepOperator,
+    RebuildOperator,
+    memory,
+)
 
 CONTENT = "the words of a customer"
 ERROR = "the provider repeats: " + CONTENT
@@ -235,15 +244,109 @@ def test_a_scope_is_rebuilt_in_one_task(store: MemoryStore, migrated: str) -> No
         lambda: RebuildOperator(task_id="rebuild", namespace=migrated, scope="a", to_offset="{{ 0 }}")
     )
 
-    figures = {"outcome": "rebuilt", "rebuilt": 1, "failed": 0, "skipped": 0, "through_offset": 0}
+    figures = {
+        "outcome": "rebuilt",
+        "rebuilt": 1,
+        "failed": 0,
+        "skipped": 0,
+        "through_offset": 0,
+        "scopes": 1,
+    }
+    figures |= {"parked_total": 0, "backlog": 2}
     assert (ran.state, ran.xcoms) == ("success", figures)
     assert store.freshness("a").formed_strict == 0
 
 
 def test_a_rebuild_of_nothing_is_a_noop(migrated: str) -> None:
     ran = run_task(lambda: RebuildOperator(task_id="rebuild", namespace=migrated, scope="a"))
-    figures = {"outcome": "noop", "rebuilt": 0, "failed": 0, "skipped": 0, "through_offset": -1}
+    figures = {"outcome": "noop", "rebuilt": 0, "failed": 0, "skipped": 0, "through_offset": -1, "scopes": 0}
+    figures |= {"parked_total": 0, "backlog": 0}
     assert (ran.state, ran.xcoms) == ("success", figures)
+
+
+class Counts:
+    """An extractor that knows which turns it was given, and whose provider may be down."""
+
+    name, version = "counts", "1"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.down_from: int | None = None
+
+    def extract(self, turn: Turn) -> list[Memory]:
+        if self.down_from is not None and len(self.seen) >= self.down_from:
+            raise ExtractionError("unavailable")
+        if turn.log_offset >= 0:
+            self.seen.append((turn.scope, turn.log_offset))
+        return [Memory("again")]
+
+
+def test_a_window_is_rebuilt_scope_by_scope_and_a_retry_pays_for_no_turn_twice(
+    store: MemoryStore, migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for scope in ("a", "a", "b", "b", "c"):
+        append(store, scope)
+    run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated))
+    observation = sql.Identifier(migrated, "observation")
+    store.connection.execute(
+        sql.SQL(
+            "UPDATE {} SET ingested_at = now() - make_interval(days => CASE WHEN log_offset = 0 AND scope <> 'c' THEN 1"
+            " ELSE 3 END)"
+        ).format(observation)
+    )
+    now = datetime.now(UTC)
+    extractor = Counts()
+    extractor.down_from = 1
+    monkeypatch.setattr(memory, "load", lambda name: extractor)
+    rebuild = RebuildOperator(
+        task_id="rebuild",
+        namespace=migrated,
+        extractor="counts",
+        ingested_from=(now - timedelta(days=2)).isoformat(),
+        ingested_before=now,
+    )
+    work = rebuild.prepare(Namespace(migrated))
+    rebuild._run_began = now - timedelta(hours=1)
+
+    stopped = work(store.connection)
+    figures = {"scopes": 1, "rebuilt": 1, "failed": 0, "skipped": 0, "through_offset": None}
+    assert stopped == {"outcome": "circuit_open", **figures, "parked_total": 0, "backlog": 0}
+    failure = rebuild.failure(stopped)
+    assert failure is not None and not isinstance(failure, AirflowFailException)
+
+    extractor.down_from = None
+    store.connection.execute(
+        sql.SQL("UPDATE {} SET next_probe_at = now() - interval '1 second'").format(
+            sql.Identifier(migrated, "formation_circuit")
+        )
+    )
+    done = work(store.connection)
+    assert done == {
+        "outcome": "rebuilt",
+        **figures,
+        "scopes": 2,
+        "rebuilt": 2,
+        "parked_total": 0,
+        "backlog": 0,
+    }
+    assert extractor.seen == [("a", 0), ("b", 0)]
+
+
+def test_a_rebuild_of_an_empty_or_contradictory_choice_is_refused() -> None:
+    for chosen, message in (
+        ({}, "give scope, or ingested_from and ingested_before"),
+        (
+            {"scope": "a", "to_offset": 3, "ingested_from": "2026-01-01T00:00:00Z"},
+            "give from_offset and to_offset, or",
+        ),
+        (
+            {"ingested_from": "2026-01-01T00:00:00Z", "ingested_before": "2026-01-01T00:00:00Z"},
+            "it is not before ingested_before",
+        ),
+    ):
+        operator = RebuildOperator(task_id="rebuild", namespace="n", **chosen)
+        with pytest.raises(InvalidArgument, match=message):
+            operator.prepare(Namespace("n"))
 
 
 def test_a_sweep_takes_its_policy_from_templates(store: MemoryStore, migrated: str) -> None:

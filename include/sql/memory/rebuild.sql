@@ -12,6 +12,16 @@ SELECT w.scope, %(extractor)s, %(version)s, %(identity)s, %(from_offset)s,
    AND %(from_offset)s <= least(%(to_offset)s::bigint, w.log_offset)
     ON CONFLICT (scope) WHERE ended_at IS NULL DO NOTHING
 
+-- name: ranges
+-- By the index on when turns were stored. What lies between the first and the last turn of a window belongs to it.
+SELECT scope, min(log_offset) AS from_offset, max(log_offset) AS to_offset
+  FROM {schema}.observation
+ WHERE ingested_at >= coalesce(%(ingested_from)s::timestamptz, '-infinity')
+   AND ingested_at < coalesce(%(ingested_before)s::timestamptz, 'infinity')
+   AND (%(scope)s::text IS NULL OR scope = %(scope)s)
+ GROUP BY scope
+ ORDER BY scope
+
 -- name: active
 SELECT rebuild_id, extractor, extractor_version AS version, identity, from_offset, to_offset, asked_to, through_offset,
        coalesce(leased_until > clock_timestamp(), false) AS taken

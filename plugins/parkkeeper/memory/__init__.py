@@ -30,6 +30,7 @@ from parkkeeper.memory.outcomes import (
     RebuildOutcome,
     Recall,
     RecalledMemory,
+    ScopeRange,
     ScopeSettings,
     SweepOutcome,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "RebuildOutcome",
     "Recall",
     "RecalledMemory",
+    "ScopeRange",
     "ScopeSettings",
     "SweepOutcome",
     "SweepPolicy",

@@ -292,6 +292,15 @@ class RebuildOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ScopeRange:
+    """The turns of one scope that a window has, from the first to the last, both included."""
+
+    scope: str
+    from_offset: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rebuild:
     """A rebuild of one scope, as it stands.
 

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from parkkeeper.database import bring_to_rest, retried, statements, transaction
+from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import circuit, control, watermark
 from parkkeeper.memory.breaker import PROVIDER_CLASSES
 from parkkeeper.memory.canary import budget
@@ -22,7 +23,7 @@ from parkkeeper.memory.claims import STORE_TIME
 from parkkeeper.memory.errors import RebuildActive, RebuildCancelled
 from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory, Message, Turn
 from parkkeeper.memory.formation import LONGEST_BUDGET, failure
-from parkkeeper.memory.outcomes import Rebuild, RebuildOutcome
+from parkkeeper.memory.outcomes import Rebuild, RebuildOutcome, ScopeRange
 from parkkeeper.memory.session import Session
 from parkkeeper.memory.settling import columns, refused
 from parkkeeper.memory.workers import Extraction, Workers
@@ -200,6 +201,31 @@ def _lost(session: Session, place: _Place) -> RebuildActive | RebuildCancelled:
 def cancel(session: Session, scope: str) -> bool:
     """End the rebuild of `scope` that has not ended; tell whether there was one."""
     return session.execute(_SQL, "cancel", {"scope": scope}).rowcount > 0
+
+
+def ranges(
+    session: Session, ingested_from: datetime | None, ingested_before: datetime | None, scope: str | None
+) -> list[ScopeRange]:
+    """Return the scopes with turns that were stored in a window, by name, and where those turns are.
+
+    Parameters
+    ----------
+    ingested_from, ingested_before
+        With a time zone, the second one exclusive. None: no bound.
+    scope
+        Only this scope; None: all.
+
+    Raises
+    ------
+    InvalidArgument
+        A bound has no time zone.
+    """
+    window = {"ingested_from": ingested_from, "ingested_before": ingested_before}
+    for field, value in window.items():
+        if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
+            raise InvalidArgument(f"{field} {value!r} is refused: a datetime with a time zone")
+    rows = session.execute(_SQL, "ranges", {**window, "scope": scope}, prepare=False)
+    return [ScopeRange(*row) for row in rows]
 
 
 def rebuilds(session: Session, scope: str | None, limit: int) -> list[Rebuild]:

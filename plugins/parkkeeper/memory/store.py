@@ -44,6 +44,7 @@ from parkkeeper.memory.outcomes import (
     Rebuild,
     RebuildOutcome,
     Recall,
+    ScopeRange,
     SweepOutcome,
 )
 from parkkeeper.memory.parking import DEFAULT_POLICY, SweepPolicy
@@ -229,6 +230,19 @@ class MemoryStore(Forgetting):
                 concurrency=concurrency,
                 begun=self._rebuilds,
             )
+
+    def rebuild_ranges(
+        self,
+        ingested_from: datetime | None = None,
+        ingested_before: datetime | None = None,
+        *,
+        scope: str | None = None,
+    ) -> list[ScopeRange]:
+        """Say which turns were stored in a window, scope by scope; see :func:`parkkeeper.memory.rebuild.ranges`."""
+        if scope is not None:
+            checked_name("scope", scope)
+        with self._session.action("rebuild_ranges"):
+            return rebuild.ranges(self._session, ingested_from, ingested_before, scope)
 
     def cancel_rebuild(self, scope: str) -> bool:
         """End the rebuild of `scope` that has not ended, and tell whether there was one; what it has replaced stays."""

@@ -9,6 +9,7 @@ import psycopg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from parkkeeper.errors import DatabaseUnavailable, MigrationBlocked, ParkkeeperError
+from parkkeeper.memory.errors import RebuildActive
 
 #: A lock that was not had, a deadlock, a lost connection, a timeout, a server that is full or shutting down.
 _PASSING = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -30,7 +31,7 @@ def translated() -> Iterator[None]:
     """
     try:
         yield
-    except (DatabaseUnavailable, MigrationBlocked) as error:
+    except (DatabaseUnavailable, MigrationBlocked, RebuildActive) as error:
         raise AirflowException(str(error)) from None
     except ParkkeeperError as error:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from None

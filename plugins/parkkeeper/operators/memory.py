@@ -7,13 +7,16 @@ and `backlog` (what the namespace holds after it), and each some more; see ``doc
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException
 
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import MemoryStore, SweepPolicy
+from parkkeeper.memory import MemoryStore, RebuildOutcome, ScopeRange, SweepPolicy
 from parkkeeper.memory.breaker import PROVIDER_CLASSES
 from parkkeeper.memory.extractors import Extractor, load
 from parkkeeper.namespace import Namespace
@@ -32,6 +35,15 @@ def _extractor(name: str, llm_conn_id: Any) -> Extractor:
     from parkkeeper.hooks.llm import llm_extractor
 
     return llm_extractor(conn_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A range of one scope as it was asked for: up to the last turn when `to_offset` is None."""
+
+    scope: str
+    from_offset: int
+    to_offset: int | None
 
 
 class FormationBatchOperator(ParkkeeperOperator):
@@ -230,27 +242,31 @@ class ParkSweepOperator(ParkkeeperOperator):
 
 
 class RebuildOperator(ParkkeeperOperator):
-    """Form the turns of a scope again with another extractor, batch after batch until it is done.
+    """Form turns again with another extractor, batch after batch until it is done.
 
-    A task that is killed, or whose database fails, goes on where it was when it is tried again with the same
-    arguments.
+    Which turns: a range of offsets of one scope, or those that were stored in a window, of one scope or of all of
+    them. A task that is killed, or whose database fails, goes on where it was when it is tried again with the same
+    arguments; of a window it leaves out the scopes that the same run has done with.
 
-    `outcome` is ``rebuilt`` when the range is done with, ``circuit_open`` when the provider does not answer, ``noop``
-    when there is nothing in the range. Further figures, of the whole rebuild: `rebuilt`, `failed`, `skipped`,
-    `through_offset`.
+    `outcome` is ``rebuilt`` when all is done with, ``noop`` when there is nothing to do, ``circuit_open`` when the
+    provider does not answer: the task fails then, with its figures, and may be retried. Further figures, of the whole
+    rebuild: `scopes`, `rebuilt`, `failed`, `skipped`, `through_offset`, `parked_total`, `backlog`.
 
     Parameters
     ----------
     scope
-        Whose memory.
+        Whose memory; with a window None means every scope.
     extractor
         The name of an extractor: ``chunks``, ``llm``, or another that an installed distribution registers.
     llm_conn_id
         For the extractor ``llm``: see :class:`FormationBatchOperator`.
     from_offset
-        The first turn.
+        The first turn; None: the first there is.
     to_offset
         The last turn; None: the last there is when the rebuild begins.
+    ingested_from, ingested_before
+        Instead of offsets: turns that were stored in this window, the second bound exclusive. Times with a zone, or
+        their form in ISO 8601.
     turn_budget
         How long one extraction may take: a timedelta or seconds.
     concurrency
@@ -259,67 +275,127 @@ class RebuildOperator(ParkkeeperOperator):
 
     template_fields: Sequence[str] = (
         *ParkkeeperOperator.template_fields,
-        "scope",
-        "extractor",
-        "llm_conn_id",
-        "from_offset",
-        "to_offset",
-        "turn_budget",
-        "concurrency",
+        *(
+            "scope",
+            "extractor",
+            "llm_conn_id",
+            "from_offset",
+            "to_offset",
+            "ingested_from",
+            "ingested_before",
+        ),
+        *("turn_budget", "concurrency"),
     )
     outcomes = ("rebuilt", "circuit_open", "noop")
     requires = "memory"
 
+    _run_began: datetime | None = None
+
     def __init__(
         self,
         *,
-        scope: str,
+        scope: str | None = None,
         extractor: str = "chunks",
         llm_conn_id: str | None = None,
-        from_offset: int | str = 0,
+        from_offset: int | str | None = None,
         to_offset: int | str | None = None,
+        ingested_from: datetime | str | None = None,
+        ingested_before: datetime | str | None = None,
         turn_budget: timedelta | float | str = timedelta(minutes=5),
         concurrency: int | str = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.scope = scope
-        self.extractor = extractor
-        self.llm_conn_id = llm_conn_id
-        self.from_offset = from_offset
-        self.to_offset = to_offset
-        self.turn_budget = turn_budget
-        self.concurrency = concurrency
+        self.extractor, self.llm_conn_id = extractor, llm_conn_id
+        self.from_offset, self.to_offset = from_offset, to_offset
+        self.ingested_from, self.ingested_before = ingested_from, ingested_before
+        self.turn_budget, self.concurrency = turn_budget, concurrency
+
+    def work(self, context: Context) -> Figures:
+        """Rebuild, and know what an earlier try of this run has done with."""
+        self._run_began = context["dag_run"].start_date
+        return super().work(context)
 
     def prepare(self, namespace: Namespace) -> Work:
         """Validate the arguments and return the rebuild."""
         extractor = _extractor(self.extractor, self.llm_conn_id)
         concurrency = arguments.whole("concurrency", self.concurrency, 1)
         options: dict[str, Any] = {
-            "from_offset": arguments.whole("from_offset", self.from_offset, 0),
-            "to_offset": arguments.optional_whole("to_offset", self.to_offset, 0),
             "turn_budget": arguments.duration("turn_budget", self.turn_budget),
             "concurrency": concurrency,
             "limit": max(100, concurrency),
         }
+        scope = arguments.optional_text(self.scope)
+        first = arguments.optional_whole("from_offset", self.from_offset, 0)
+        last = arguments.optional_whole("to_offset", self.to_offset, 0)
+        since, before = arguments.window(
+            "ingested_from", self.ingested_from, "ingested_before", self.ingested_before
+        )
+        windowed = since is not None or before is not None
+        if windowed and (first is not None or last is not None):
+            raise InvalidArgument("give from_offset and to_offset, or ingested_from and ingested_before")
+        if scope is None and not windowed:
+            raise InvalidArgument("give scope, or ingested_from and ingested_before")
 
         def work(connection: psycopg.Connection[Any]) -> Figures:
             store = MemoryStore(connection, namespace)
-            while True:
-                done = store.rebuild(self.scope, extractor, **options)
-                if done.done or done.circuit == "open":
-                    break
-                self.log.info("Scope %s: rebuilt through offset %d", self.scope, done.through_offset)
-            nothing = done.done and not (done.rebuilt or done.failed or done.skipped)
+            if windowed:
+                chosen = store.rebuild_ranges(since, before, scope=scope)
+                done = []
+                for one in chosen:
+                    done.append(
+                        self._done_before(store, extractor, one)
+                        or self._rebuild(store, extractor, one, options)
+                    )
+                    if not done[-1].done:
+                        break
+            else:
+                done = [self._rebuild(store, extractor, _Asked(str(scope), first or 0, last), options)]
+            now = totals(connection, namespace, "memory_totals")
+            covered = [one for one in done if one.rebuilt or one.failed or one.skipped]
+            unfinished = any(not one.done for one in done)
             return {
-                "outcome": "circuit_open" if not done.done else "noop" if nothing else "rebuilt",
-                "rebuilt": done.rebuilt,
-                "failed": done.failed,
-                "skipped": done.skipped,
-                "through_offset": done.through_offset,
+                "outcome": "circuit_open" if unfinished else "rebuilt" if covered else "noop",
+                "scopes": len(covered),
+                "rebuilt": sum(one.rebuilt for one in done),
+                "failed": sum(one.failed for one in done),
+                "skipped": sum(one.skipped for one in done),
+                "through_offset": None if windowed else done[0].through_offset,
+                "parked_total": now["parked"],
+                "backlog": now["backlog"],
             }
 
         return work
+
+    def failure(self, figures: Figures) -> AirflowException | None:
+        """Fail when the provider does not answer: what is left would be taken for done."""
+        if figures["outcome"] != "circuit_open":
+            return None
+        return AirflowException("the provider does not answer: another try goes on where this one stopped")
+
+    def _rebuild(
+        self, store: MemoryStore, extractor: Extractor, one: ScopeRange | _Asked, options: dict[str, Any]
+    ) -> RebuildOutcome:
+        while True:
+            done = store.rebuild(
+                one.scope, extractor, from_offset=one.from_offset, to_offset=one.to_offset, **options
+            )
+            if done.done or done.circuit == "open":
+                return done
+            self.log.info("Scope %s: rebuilt through offset %d", one.scope, done.through_offset)
+
+    def _done_before(
+        self, store: MemoryStore, extractor: Extractor, one: ScopeRange
+    ) -> RebuildOutcome | None:
+        """Return what an earlier try of this run made of a range, if it was done with it: that was paid for."""
+        for last in store.rebuilds(one.scope, limit=1):
+            same = (last.extractor, last.version) == (extractor.name, extractor.version)
+            covers = (last.from_offset, last.to_offset) == (one.from_offset, one.to_offset)
+            ours = self._run_began is not None and last.started_at >= self._run_began
+            if same and covers and ours and last.state == "done":
+                return RebuildOutcome(last.rebuilt, last.failed, last.skipped, last.through_offset, True)
+        return None
 
 
 class FreshnessOperator(ParkkeeperOperator):
