@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("airflow_connection")
 ROTATIONS = ["rotate", "rotate_lease", "rotate_claim"]
 PRUNES = ["prune", "prune_lease", "prune_claim"]
 PURGE = ["purge_dead_letters"]
+ENDS = ["work_done", "lag_check"]
 
 
 def run(dag_id: str, **conf: Any) -> tuple[str, dict[str, str], dict[str, dict[str, Any]]]:
@@ -59,7 +60,7 @@ def test_queue_maintenance_rescues_rotates_and_prunes(connection: psycopg.Connec
     )
 
     assert state == "success"
-    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PRUNES, *PURGE, "roll_up"], "success")
+    assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PRUNES, *PURGE, "roll_up", *ENDS], "success")
     assert figures["purge_dead_letters"] == {"outcome": "noop", "purged": 0}
     # Without the rescue the job of the dead worker would pin the slot.
     assert figures["rescue"] == {"outcome": "rescued", "rescued": 1, "failed": 0, "dead_lettered": 0}
@@ -103,7 +104,7 @@ def test_a_dry_run_of_queue_maintenance_changes_nothing(
 
     assert state == "success"
     assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PURGE, "roll_up"], "skipped") | dict.fromkeys(
-        PRUNES, "success"
+        [*PRUNES, *ENDS], "success"
     )
     assert (figures["prune"]["outcome"], figures["prune"]["pruned_completed"]) == ("pruned", 1)
     assert storage.rotate().generation == 2
@@ -121,6 +122,8 @@ def test_a_prune_that_fails_fails_the_run(connection: psycopg.Connection, migrat
     assert tasks == dict.fromkeys(["rescue", *ROTATIONS, *PRUNES, *PURGE], "success") | {
         "prune": "failed",
         "roll_up": "upstream_failed",
+        "work_done": "upstream_failed",
+        "lag_check": "success",
     }
     assert storage.queue_counts("letters").failed == 1
 
@@ -128,9 +131,20 @@ def test_a_prune_that_fails_fails_the_run(connection: psycopg.Connection, migrat
 def test_a_rescue_that_fails_fails_the_run_and_the_ring_stands_still(namespace: str) -> None:
     state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=namespace)
     assert state == "failed"
-    follow = [*ROTATIONS, *PRUNES, *PURGE, "roll_up"]
-    assert tasks == {"rescue": "failed"} | dict.fromkeys(follow, "upstream_failed")
+    follow = [*ROTATIONS, *PRUNES, *PURGE, "roll_up", "work_done"]
+    assert tasks == {"rescue": "failed", "lag_check": "failed"} | dict.fromkeys(follow, "upstream_failed")
     assert figures["prune"] == {}
+
+
+def test_an_alarm_fails_a_run_whose_work_is_done(connection: psycopg.Connection, migrated: str) -> None:
+    storage = QueueStorage(connection, migrated)
+    storage.enqueue("letters", "print")
+    ready = sql.Identifier(migrated, "ready_entries")
+    connection.execute(sql.SQL("UPDATE {} SET run_at = run_at - interval '1 hour'").format(ready))
+    state, tasks, figures = run("parkkeeper_queue_maintenance", namespace=migrated, max_ready_age_seconds=60)
+    assert (state, tasks["work_done"], tasks["lag_check"]) == ("failed", "success", "failed")
+    assert figures["lag_check"]["outcome"] == "exceeded"
+    assert figures["lag_check"]["oldest_ready_seconds"] >= 3600
 
 
 def test_memory_formation_forms_and_says_how_far_it_is(connection: psycopg.Connection, migrated: str) -> None:
@@ -140,7 +154,8 @@ def test_memory_formation_forms_and_says_how_far_it_is(connection: psycopg.Conne
 
     state, tasks, figures = run("parkkeeper_memory_formation", namespace=migrated, limit=2)
 
-    assert (state, tasks) == ("success", {"plan": "success", "form": "success", "freshness": "success"})
+    ran = dict.fromkeys(["plan", "form", "freshness", *ENDS], "success")
+    assert (state, tasks) == ("success", ran)
     assert figures["form"] == {
         "outcome": "formed",
         "formed": 2,

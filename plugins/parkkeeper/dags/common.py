@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pendulum
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Context, Param, Variable, XComArg, get_current_context, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from parkkeeper.deadlines import alert
-from parkkeeper.operators import ParkkeeperOperator, arguments
+from parkkeeper.errors import InvalidArgument
+from parkkeeper.operators import LagCheckOperator, ParkkeeperOperator, arguments
 from parkkeeper.operators.errors import translated
 from parkkeeper.provider import option
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.dag import ScheduleArg
 
 NAMESPACE_PATTERN = r"^(?!pg_)(?!public$)(?!information_schema$)[a-z][a-z0-9_]{0,47}$"
+
+#: Limits of the alarms by the name of their parameter: what is proposed (None: no alarm), and what it is about.
+Limits = Mapping[str, tuple[float | None, str]]
 
 #: Where tasks run that a site has given no pool of its own: a pool that does not exist keeps them waiting for ever.
 DEFAULT_POOL = "default_pool"
@@ -130,6 +135,54 @@ def fail_on(*outcomes: str) -> Callable[[Context, Any], None]:
             raise AirflowException(f"outcome {figures['outcome']}: what was asked for is not done")
 
     return fail
+
+
+def limits(proposed: Limits, chosen: Mapping[str, float | None] | None) -> dict[str, Param]:
+    """Return the parameters of the limits of ``lag_check``: what the site has chosen, else what is proposed.
+
+    Raises
+    ------
+    InvalidArgument
+        `chosen` has one that the DAG does not have.
+    """
+    found = {name: limit for name, (limit, _) in proposed.items()}
+    for name, limit in (chosen or {}).items():
+        if name not in found:
+            raise InvalidArgument(f"alarm {name!r} is refused: one of {', '.join(found)}")
+        found[name] = limit
+    return {
+        name: Param(
+            limit,
+            type=["null", "number" if name.endswith(("_seconds", "_share")) else "integer"],
+            minimum=0,
+            maximum=1 if name.endswith("_share") else 2**53,
+            title=f"Alarm: {name.removesuffix('_seconds').replace('_', ' ')}",
+            description=f"{proposed[name][1]} Above it lag_check fails. Empty: no alarm.",
+        )
+        for name, limit in found.items()
+    }
+
+
+def end_and_alarm(
+    work: Sequence[Any], proposed: Limits, session: dict[str, Any], namespaces: XComArg | None = None
+) -> None:
+    """Make the two leaves of a DAG: the end of its work, and the alarm, of which none hides the other.
+
+    Were the alarm behind the work alone, a skipped task would silence it; were it the only leaf, a run whose work
+    failed would end as a success.
+    """
+    end = EmptyOperator(task_id="work_done", trigger_rule="none_failed")
+    alarm = each(
+        LagCheckOperator,
+        namespaces,
+        task_id="lag_check",
+        trigger_rule="all_done",
+        execution_timeout=timedelta(minutes=2),
+        **{name.removesuffix("_seconds"): f"{{{{ params.{name} }}}}" for name in proposed},
+        **session,
+    )
+    for last in work:
+        last >> [end, alarm]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from airflow.sdk import DAG, Param, get_current_context, task
 from parkkeeper.dags.common import (
     DEFAULT_POOL,
     each,
+    end_and_alarm,
+    limits,
     maintenance_dag,
     namespaces_task,
     operator_defaults,
@@ -33,11 +36,14 @@ Form the turns that are due into memory, then say how far the memory reaches.
 `plan` counts the scopes that have a turn to be formed and shares them out. Each `form` takes one batch of its share.
 A turn that fails spends one of its own attempts and is tried again later; at its last one it is parked: kept, counted
 in `parked_total`, and no longer in the way. None of that fails the run, which fails only when the database does.
-`freshness` reports `backlog`, `scopes_behind` and the rest over all scopes.
+`freshness` reports `backlog`, `scopes_behind` and the rest over all scopes. `work_done` ends the work and fails with
+any part of it. `lag_check` looks how far behind the namespace is, whatever became of the work, and fails when a limit
+is passed.
 
 **Parameters**: `namespace`; `scope` (none: all of them, fairly); `limit`, how many turns a batch tries at most;
 `scopes_per_batch` and `max_batches`, how the scopes are shared out; `max_attempts`; `turn_budget_seconds`, how long
-one turn may take.
+one turn may take; and the limits of `lag_check`, each of which may be empty: `max_pending_age_seconds`,
+`max_parked_share`.
 """
 
 SWEEP_DOC = """\
@@ -52,6 +58,13 @@ parked at least; `max_park_count`, above which they stay parked; `unpark_limit`;
 nothing.
 """
 
+_LIMITS = {
+    "max_pending_age_seconds": (
+        3600,
+        "How long ago the oldest turn that is still to be formed may have been stored.",
+    ),
+    "max_parked_share": (0.25, "Which share of the turns that there are may be parked, from 0 to 1."),
+}
 _SCOPE = Param(
     None,
     type=["null", "string"],
@@ -79,6 +92,7 @@ def parkkeeper_memory_formation(
     llm_conn_id: str | None = None,
     concurrency: int = 1,
     pool: str = DEFAULT_POOL,
+    alarms: Mapping[str, float | None] | None = None,
 ) -> DAG:
     """Return the DAG ``parkkeeper_memory_formation``: batches of formation over shares of the scopes, then freshness.
 
@@ -102,6 +116,8 @@ def parkkeeper_memory_formation(
     pool
         The Airflow pool of the batches, which must exist: its slots times `concurrency` are the calls to a provider
         at once.
+    alarms
+        Other limits for `lag_check` than the DAG proposes, by the name of the parameter; None: no such alarm.
     """
     dag = maintenance_dag(
         "parkkeeper_memory_formation",
@@ -146,6 +162,7 @@ def parkkeeper_memory_formation(
                 title="Turn budget (seconds)",
                 description="How long one turn may take.",
             ),
+            **limits(_LIMITS, alarms),
         },
     )
     with dag:
@@ -177,6 +194,7 @@ def parkkeeper_memory_formation(
             **defaults,
         )
         form >> freshness
+        end_and_alarm([freshness], _LIMITS, defaults, namespaces)
     return dag
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Context, Param, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
-from parkkeeper.dags.common import maintenance_dag, namespaces_task, operator_defaults
+from parkkeeper.dags.common import (
+    end_and_alarm,
+    limits,
+    maintenance_dag,
+    namespaces_task,
+    operator_defaults,
+)
 from parkkeeper.operators import (
     PruneWithCarryOperator,
     PurgeDeadLettersOperator,
@@ -31,12 +38,26 @@ and stays retryable, one past it is dropped and counted in `pruned_failed_total`
 counted since, so that counting stays cheap. `purge_dead_letters` deletes dead letters that are older than their queue
 wants to keep them. The rings of leases and of claims, which hold no jobs, are turned beside that: `rotate_lease`,
 `prune_lease`, `rotate_claim`, `prune_claim`. Nothing to do, or locks that another session holds, is a success with that
-`outcome`.
+`outcome`. `work_done` ends the work and fails with any part of it. `lag_check` looks how far behind the namespace is,
+whatever became of the work, and fails when a limit is passed.
 
 **Parameters**: `namespace`; `failed_retention_seconds` (none: what the namespace says); `max_pruned_failed`,
 above which a slot is left alone and the run fails; `lock_timeout_seconds`; `dry_run`, which reports what
-the prunes would do, changes nothing and leaves the other tasks out.
+the prunes would do, changes nothing and leaves the other tasks out; and the limits of `lag_check`, each of which may be
+empty: `max_ready_age_seconds`, `max_unpruned_age_seconds`, `max_pinned_age_seconds`, `max_blocked`, `max_expiring`.
 """
+
+
+_LIMITS = {
+    "max_ready_age_seconds": (3600, "How long the job that has waited longest may have been claimable."),
+    "max_unpruned_age_seconds": (
+        3600,
+        "How long ago the oldest slot that could be pruned may have been sealed.",
+    ),
+    "max_pinned_age_seconds": (86_400, "How long ago the oldest slot that a job pins may have been sealed."),
+    "max_blocked": (6, "How many prunes in a row may have been blocked."),
+    "max_expiring": (None, "How many failed jobs may be about to pass their retention, within a day."),
+}
 
 
 def _leave_out_of_a_dry_run(context: Context) -> None:
@@ -50,6 +71,7 @@ def parkkeeper_queue_maintenance(
     conn_id: str | None = None,
     schedule: ScheduleArg = "*/5 * * * *",
     namespaces_variable: str | None = None,
+    alarms: Mapping[str, float | None] | None = None,
 ) -> DAG:
     """Return the DAG ``parkkeeper_queue_maintenance``: turn each ring, fold the counts, purge dead letters.
 
@@ -65,6 +87,8 @@ def parkkeeper_queue_maintenance(
     namespaces_variable
         Instead of `namespace`: an Airflow Variable that holds a JSON list of namespaces, read by each run. The tasks
         stand in a group then, once for each namespace: what fails in one does not keep the others waiting.
+    alarms
+        Other limits for `lag_check` than the DAG proposes, by the name of the parameter; None: no such alarm.
     """
     dag = maintenance_dag(
         "parkkeeper_queue_maintenance",
@@ -104,23 +128,24 @@ def parkkeeper_queue_maintenance(
                 title="Dry run",
                 description="Report what the prunes would do and change nothing.",
             ),
+            **limits(_LIMITS, alarms),
         },
     )
     with dag:
         names = namespaces_task(namespaces_variable)
         if names is None:
-            _look_after(**operator_defaults(conn_id))
+            _look_after(operator_defaults(conn_id))
         else:
 
             @task_group
             def look_after(namespace: str) -> None:
-                _look_after(**operator_defaults(conn_id) | {"namespace": namespace})
+                _look_after(operator_defaults(conn_id) | {"namespace": namespace})
 
             look_after.expand(namespace=names)
     return dag
 
 
-def _look_after(**session: Any) -> None:
+def _look_after(session: dict[str, Any]) -> None:
     """Make the tasks that look after one namespace."""
     defaults = session | {"lock_timeout": "{{ params.lock_timeout_seconds }}"}
     rescue = RescueOperator(
@@ -158,6 +183,7 @@ def _look_after(**session: Any) -> None:
     rescue >> rotate >> prune >> roll_up
     # Beside the ring, which neither waits for it nor keeps it waiting.
     rescue >> purge
+    work = [roll_up, purge]
     # Beside the queue's own ring: whichever of the three fails, the others turn, and the run fails.
     for ring in ("lease", "claim"):
         rotate_other = RotateRingOperator(
@@ -176,3 +202,5 @@ def _look_after(**session: Any) -> None:
             **defaults,
         )
         rescue >> rotate_other >> prune_other
+        work.append(prune_other)
+    end_and_alarm(work, _LIMITS, session)
