@@ -17,69 +17,11 @@ from psycopg import conninfo, sql
 from parkkeeper import migrations
 from parkkeeper.demo.airflow import connection_json
 from parkkeeper.memory import MemoryStore
-from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
 from parkkeeper.queue import QueueStorage
 from parkkeeper.ui import words
 from parkkeeper.ui.figures import read as read_figures
 from ringside import Gate, end_jobs, held, query, until
-from ui.conftest import login
-
-PATHS = ("/", "/?namespace=x", "/figures", "/static/page.css", "/static/page.js")
-CONTENT = "the words of a customer"
-ERROR = "the text of an error"
-
-
-class Refuses:
-    """An extractor that will not have any turn, though its provider answers."""
-
-    name = "refuses"
-    version = "1"
-
-    def extract(self, turn: Turn) -> list[Memory]:
-        if turn.log_offset < 0:
-            return []
-        raise ExtractionError("malformed", ERROR)
-
-
-@pytest.fixture
-def populated(connection: psycopg.Connection, migrated: str) -> str:
-    """Jobs in every state over three slots, one dropped past its retention; turns formed, parked and waiting."""
-    storage = QueueStorage(connection, migrated)
-    storage.enqueue_many("letters", "print", [{"words": CONTENT}] * 5)
-    claims = storage.claim("letters", 3)
-    storage.complete(claims[:1])
-    storage.fail(claims[1], ERROR, terminal=True)
-    storage.fail(claims[2], ERROR)
-    storage.enqueue("parcels", "weigh")
-    storage.fail(storage.claim("parcels")[0], ERROR, terminal=True)
-    done = sql.Identifier(migrated, "done_entries")
-    connection.execute(
-        sql.SQL(
-            "UPDATE {} SET finalized_at = finalized_at - interval '4 days' WHERE state = 'failed' AND kind = 'weigh'"
-        ).format(done)
-    )
-    storage.complete(storage.claim("letters", 2))
-    storage.rotate()
-    assert storage.prune_oldest().pruned_failed == 1
-    storage.enqueue_many("letters", "print", [None] * 4)
-    storage.claim("letters", 2)
-    storage.rotate()
-    # Two dead letters, of which one is purged.
-    storage.set_queue("letters", dead_letter=True)
-    storage.enqueue_many("letters", "lose", [None] * 2, priority=1, max_attempts=1)
-    for claim in storage.claim("letters", 2):
-        assert storage.fail(claim, ERROR) == "dead_lettered"
-    assert storage.purge_dead_letters("letters", older_than=0, limit=1).purged == 1
-
-    store = MemoryStore(connection, migrated)
-    for scope, turns in (("café <b>", 2), ("b", 1)):
-        for _ in range(turns):
-            store.append(scope, [{"role": "user", "content": CONTENT}])
-    store.form_batch(Refuses(), scope="café <b>", limit=1, max_attempts=1)
-    from parkkeeper.memory.extractors import load
-
-    store.form_batch(load("chunks"), scope="b")
-    return migrated
+from ui.conftest import CONTENT, ERROR
 
 
 def get_figures(browser: Any, namespace: str) -> dict[str, Any]:
@@ -93,30 +35,9 @@ def notice(html: str) -> str:
     return re.sub(r"<[^>]+>", " ", html[html.index('<section class="notice"') :])
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_nobody_sees_anything_without_a_login(anonymous: Any, path: str) -> None:
-    assert anonymous.get(f"/parkkeeper{path}").status_code == 401
-    assert anonymous.get(
-        f"/parkkeeper{path}", headers={"Authorization": "Bearer made.up.token"}
-    ).status_code in (401, 403)
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_nobody_sees_anything_without_the_right_to_airflows_ui(anonymous: Any, path: str) -> None:
-    assert login(anonymous, "stranger").get(f"/parkkeeper{path}").status_code == 403
-
-
-@pytest.mark.parametrize(
-    "path", ["/openapi.json", "/docs", "/redoc", "/static/..%2fapp.py", "/static/app.py"]
-)
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/api", "/static/..%2fapp.py", "/static/app.py"])
 def test_nothing_else_is_served(browser: Any, path: str) -> None:
     assert browser.get(f"/parkkeeper{path}").status_code == 404
-
-
-@pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
-@pytest.mark.parametrize("path", ["/", "/figures"])
-def test_nothing_can_be_changed(browser: Any, method: str, path: str) -> None:
-    assert getattr(browser, method)(f"/parkkeeper{path}").status_code == 405
 
 
 def test_the_figures_are_the_cores_own(browser: Any, connection: psycopg.Connection, populated: str) -> None:
@@ -215,10 +136,15 @@ def test_the_page_shows_each_figure_with_what_it_means(browser: Any, populated: 
     assert ("formed_strict", "–") in figures
 
 
-@pytest.mark.parametrize("path", ["/", "/figures"])
+VIEWS = ("/", "/figures", "/?view=ring", "/?view=history", "/?view=triage", "/?view=runs&dag_id=x")
+
+
+@pytest.mark.parametrize("path", VIEWS)
 def test_neither_content_nor_the_text_of_an_error_is_shown(browser: Any, populated: str, path: str) -> None:
-    answer = browser.get(f"/parkkeeper{path}", params={"namespace": populated})
-    assert "letters" in answer.text
+    address = f"/parkkeeper{path}{'&' if '?' in path else '?'}namespace={populated}"
+    answer = browser.get(address)
+    assert answer.status_code == 200
+    assert populated in answer.text
     assert CONTENT not in answer.text
     assert ERROR not in answer.text
 
@@ -321,7 +247,7 @@ def test_a_connection_that_is_not_defined_is_said(browser: Any, monkeypatch: pyt
 def test_a_table_that_is_locked_ends_the_wait(
     browser: Any, connect: Callable[..., psycopg.Connection], migrated: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parkkeeper.ui.app.LOCK_TIMEOUT", timedelta(milliseconds=20))
+    monkeypatch.setattr("parkkeeper.ui.reading.LOCK_TIMEOUT", timedelta(milliseconds=20))
     other = connect()
     other.autocommit = False
     other.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(migrated, "queue_ring_state")))

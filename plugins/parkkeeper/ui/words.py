@@ -2,6 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of the history: its field, heading, unit, the colour of the page's style, and what it means."""
+
+    name: str
+    heading: str
+    unit: str
+    colour: str
+    meaning: str
+
+
+#: Figures over time, in the order of the charts.
+HISTORY = (
+    Figure(
+        "carried_failed",
+        "Carried",
+        "jobs",
+        "green",
+        "Failed jobs that a prune moved on because they are inside their retention: they stay retryable.",
+    ),
+    Figure(
+        "pruned_failed",
+        "Pruned failed",
+        "jobs",
+        "red",
+        "Failed jobs that a prune dropped past their retention: they can no longer be put back.",
+    ),
+    Figure(
+        "pruned_completed",
+        "Pruned completed",
+        "jobs",
+        "blue",
+        "Other jobs that ended and whose slot was reclaimed: how fast history goes.",
+    ),
+    Figure("formed", "Formed", "turns", "green", "Turns whose memory was stored."),
+    Figure(
+        "parked", "Parked", "turns", "red", "Turns that were given up on after their last attempt, and kept."
+    ),
+    Figure(
+        "backlog",
+        "Backlog",
+        "turns",
+        "amber",
+        "Turns that were still to be formed at the end of each step; it should not grow.",
+    ),
+    Figure(
+        "backlog_seconds",
+        "Backlog age",
+        "seconds",
+        "amber",
+        "How long the longest waiting turn had waited, at its highest.",
+    ),
+    Figure(
+        "lock_ms",
+        "Lock time",
+        "milliseconds",
+        "blue",
+        "The longest that a prune kept writers of a slot waiting.",
+    ),
+)
+
 #: Figures of a queue, in the order of the table: field, heading, meaning.
 QUEUE = (
     ("available", "Available", "Jobs that wait in the ring: a worker may claim them now."),
@@ -61,8 +127,38 @@ SCOPE = (
     ("parked", "Parked", "Exceptions to both offsets: turns that were given up on, kept, and not in memory."),
 )
 
-SLOT_STATES = {
-    "open": "takes new jobs now",
-    "sealed": "takes no new jobs; prune reclaims it once nothing in it waits or runs",
-    "empty": "holds nothing; rotate may open it",
+#: States of a slot of the ring, and what they mean.
+RING_STATES = {
+    "current": "It takes new jobs now.",
+    "sealed": "It takes no new jobs and nothing in it waits or runs: the next prune may reclaim it.",
+    "pinned": "It takes no new jobs and some in it wait or run: a prune passes it over.",
+    "empty": "It holds nothing: rotate may open it.",
 }
+
+#: Figures of a namespace in the list of all: heading, meaning.
+NAMESPACES = (
+    ("Available", "Jobs that a worker may claim now."),
+    ("Running", "Jobs that a worker has claimed and not finished."),
+    ("Failed", "Failed jobs that can be put back now."),
+    ("Pruned failed", "Failed jobs dropped past their retention, ever: they can no longer be put back."),
+    ("Backlog", "Turns that are still to be formed."),
+    ("Parked", "Turns that were given up on after their last attempt, and kept."),
+    ("Open circuits", "Extractors whose provider does not answer."),
+)
+
+
+def ring(states: Sequence[str]) -> str:
+    """Return the picture of the ring in words, from the states of its slots."""
+    counted = ", ".join(f"{states.count(state)} {state}" for state in RING_STATES)
+    return f"The ring: {len(states)} slots, of which {counted}."
+
+
+def span(length: timedelta) -> str:
+    """Return a length of time for people, in its largest unit but one: ``3 days 4 h``, ``12 min``, ``0 s``."""
+    seconds = max(int(length.total_seconds()), 0)
+    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days} {'day' if days == 1 else 'days'}" + (f" {hours} h" if hours else "")
+    if hours:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    return f"{minutes} min" if minutes else f"{seconds} s"

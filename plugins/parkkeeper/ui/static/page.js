@@ -1,5 +1,8 @@
-// The frame's style follows Airflow's own switch between light and dark; the namespace is shown as soon as it is chosen.
+// The page is made on the server; this follows Airflow's theme, tells times in the viewer's zone, keeps the figures fresh,
+// and starts DAGs through Airflow's own API with the viewer's own rights. It writes nothing else.
 "use strict";
+
+const REFRESH = 30_000;
 
 function follow(root) {
   const apply = () => {
@@ -19,7 +22,206 @@ if (window.parent !== window) {
   }
 }
 
+// Where Airflow's UI and API are, wherever it is served below.
+const airflow = (path) => new URL(`../${path}`, document.baseURI);
+
+function tellTimes(root) {
+  const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  for (const time of root.querySelectorAll("time:not([title])")) {
+    time.title = time.textContent;
+    time.textContent = local.format(new Date(time.dateTime));
+  }
+}
+
+// An in-app link: the frame may not navigate its parent, but both are of one origin.
+function open(url) {
+  if (window.parent === window) {
+    window.location.assign(url);
+    return;
+  }
+  window.parent.history.pushState({}, "", url);
+  window.parent.dispatchEvent(new PopStateEvent("popstate", { state: {} }));
+}
+
+function element(name, text, attributes = {}) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+async function reason(answer) {
+  const said = await answer.json().catch(() => ({}));
+  return typeof said.detail === "string" ? said.detail : `Airflow answered with status ${answer.status}.`;
+}
+
+async function drawCharts(root) {
+  const box = root.querySelector("#charts");
+  if (!box) return;
+  const answer = await fetch(new URL(box.dataset.address, document.baseURI));
+  if (!answer.ok) {
+    box.replaceChildren(element("p", `The charts could not be drawn: ${await reason(answer)}`, { class: "empty" }));
+    return;
+  }
+  const drawn = new DOMParser().parseFromString(await answer.text(), "image/svg+xml").documentElement;
+  box.replaceChildren(document.importNode(drawn, true));
+}
+
+const number = (value) => value.toLocaleString("en");
+
+async function showPlan(button) {
+  const place = document.getElementById("planned");
+  button.disabled = true;
+  place.replaceChildren(element("p", "Counting the rows of the slot …", { class: "empty" }));
+  const answer = await fetch(new URL(button.dataset.address, document.baseURI));
+  button.disabled = false;
+  if (!answer.ok) {
+    place.replaceChildren(element("p", await reason(answer), { class: "notice", role: "alert" }));
+    return;
+  }
+  const plan = await answer.json();
+  if (plan.outcome !== "pruned") {
+    const why = plan.reason ? ` (${plan.reason})` : "";
+    place.replaceChildren(element("p", `It would reclaim nothing now: ${plan.outcome}${why}.`, { class: "fine" }));
+    return;
+  }
+  const heads = ["Queue", "Kind", "Carried", "Dropped failed", "Dropped completed"];
+  const table = element("table", "");
+  const head = table.createTHead().insertRow();
+  for (const [place, text] of heads.entries())
+    head.append(element("th", text, { scope: "col", ...(place > 1 && { class: "number" }) }));
+  const body = table.createTBody();
+  for (const row of plan.by_kind) {
+    const line = body.insertRow();
+    line.append(element("th", row.queue, { scope: "row" }), element("td", row.kind));
+    for (const value of [row.carried_failed_rows, row.pruned_failed, row.pruned_completed])
+      line.append(element("td", number(value), { class: "number" }));
+  }
+  const sum =
+    `It would reclaim ${plan.slot < 0 ? "floor segment" : "slot"} ${plan.slot}: carry ${number(plan.carried_failed_rows)} failed jobs, ` +
+    `drop ${number(plan.pruned_failed)} failed and ${number(plan.pruned_completed)} others.`;
+  place.replaceChildren(element("p", sum), table);
+}
+
+// What an action would touch and whether its DAG runs, before anything is started.
+async function ask(button) {
+  const { action, dag, heading, rehearsal } = button.dataset;
+  const conf = JSON.parse(button.dataset.conf);
+  const dialog = document.getElementById("confirm");
+  const part = (name) => document.getElementById(`confirm-${name}`);
+  const start = part("start");
+  part("title").textContent = heading;
+  part("sentence").textContent = `It runs the DAG ${dag} with these parameters:`;
+  part("conf").replaceChildren(
+    ...Object.entries(conf).flatMap(([name, value]) => [
+      element("dt", name),
+      element("dd", typeof value === "string" ? value : JSON.stringify(value)),
+    ]),
+  );
+  part("rows").textContent = "Counting …";
+  part("said").replaceChildren();
+  start.disabled = true;
+  start.hidden = false;
+  dialog.dataset.action = action;
+  dialog.showModal();
+
+  const [counted, known] = await Promise.all([
+    fetch(new URL(`api/namespaces/${conf.namespace}/rehearsals/${rehearsal}`, document.baseURI)),
+    fetch(airflow(`api/v2/dags/${encodeURIComponent(dag)}`)),
+  ]);
+  if (!counted.ok) {
+    part("rows").textContent = await reason(counted);
+    return;
+  }
+  const { rows, at_least: atLeast, sentence } = await counted.json();
+  part("rows").textContent = `${atLeast ? "At least " : ""}${number(rows)} ${rows === 1 ? "row" : "rows"}. ${sentence}`;
+  if (known.status === 404) {
+    part("said").textContent = `This Airflow has no DAG ${dag}. Copy its file from the package's dags folder first.`;
+  } else if (!known.ok) {
+    part("said").textContent = `You may not see the DAG ${dag}: ${await reason(known)}`;
+  } else if ((await known.json()).is_paused) {
+    part("said").textContent = `The DAG ${dag} is paused: a run would wait until it is unpaused.`;
+    part("said").append(" ", link(`dags/${encodeURIComponent(dag)}`, "Open the DAG"));
+  } else {
+    start.disabled = rows === 0;
+    start.onclick = () => run(dag, conf, start, part("said"));
+  }
+}
+
+function link(path, text) {
+  const made = element("a", text, { href: airflow(path) });
+  made.addEventListener("click", (event) => {
+    event.preventDefault();
+    document.getElementById("confirm").close();
+    open(made.href);
+  });
+  return made;
+}
+
+async function run(dag, conf, start, said) {
+  start.disabled = true;
+  const answer = await fetch(airflow(`api/v2/dags/${encodeURIComponent(dag)}/dagRuns`), {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ logical_date: null, conf }),
+  });
+  if (answer.status === 403) {
+    said.textContent = "Your role may look and not start this DAG. Nothing was started.";
+  } else if (!answer.ok) {
+    said.textContent = `Nothing was started: ${await reason(answer)}`;
+  } else {
+    const { dag_run_id: id } = await answer.json();
+    said.replaceChildren("Started. ", link(`dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(id)}`, "Open the run"));
+    start.hidden = true;
+  }
+}
+
+function enliven(root) {
+  tellTimes(root);
+  void drawCharts(root);
+  for (const button of root.querySelectorAll("button.act, #plan")) button.hidden = false;
+}
+
+// What is typed, opened or asked for stays: the figures are replaced only where nobody is at work.
+function busy() {
+  const at = document.activeElement;
+  return (
+    document.hidden ||
+    document.getElementById("confirm").open ||
+    document.querySelector("details[open]") !== null ||
+    document.getElementById("planned")?.hasChildNodes() ||
+    (at !== null && at.matches("input, select, button, a"))
+  );
+}
+
+async function refresh() {
+  if (busy()) return;
+  const answer = await fetch(window.location.href);
+  if (!answer.ok || busy()) return; // What is shown stays, with the time at which it was true.
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const old = document.getElementById("charts");
+  for (const part of ["#body", ".taken"]) {
+    const [shown, next] = [document.querySelector(part), fresh.querySelector(part)];
+    if (shown && next) shown.replaceWith(document.importNode(next, true));
+  }
+  const charts = document.getElementById("charts");
+  if (old && charts) charts.replaceChildren(...old.childNodes); // Until the new ones are drawn.
+  enliven(document);
+}
+
 document.addEventListener("DOMContentLoaded", () => {
+  enliven(document);
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button?.matches("button.act")) void ask(button);
+    else if (button?.id === "plan") void showPlan(button);
+    const run = event.target.closest("a.run");
+    if (run) {
+      event.preventDefault();
+      open(run.href);
+    }
+  });
+  setInterval(() => void refresh(), REFRESH);
   const select = document.getElementById("namespace");
   if (!select) return;
   select.form.classList.add("scripted");

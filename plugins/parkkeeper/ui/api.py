@@ -1,0 +1,86 @@
+"""The figures as JSON, for scripts and exporters; each answer is described in the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from parkkeeper.ui import history, models, overview, ring, triage
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    401: {"model": models.Problem, "description": "Nobody is logged in."},
+    403: {"model": models.Problem, "description": "The user may not see Airflow's UI."},
+    404: {"model": models.Problem, "description": "There is no such namespace, or it lacks the family."},
+    409: {"model": models.Problem, "description": "The namespace is of another release than this package."},
+    503: {"model": models.Problem, "description": "The database was not reached, or not in time."},
+}
+
+router = APIRouter(prefix="/api", tags=["Figures"], responses=PROBLEMS)
+
+# Postgres cannot store a NUL.
+Text = Annotated[str | None, Query(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
+Filter = Annotated[str | None, Query(max_length=1000, pattern=r"^[^\x00]*$")]
+NamespaceName = Annotated[str, Path(min_length=1, max_length=63, examples=["parkkeeper"])]
+Hours = Annotated[int, Query(ge=1, le=2160, description="The range, from an hour to 90 days.")]
+
+
+@router.get("/overview")
+def read_overview() -> models.Overview:
+    """All namespaces at a glance, and what needs attention first."""
+    return overview.read()
+
+
+@router.get("/namespaces/{namespace}/ring")
+def read_ring(namespace: NamespaceName) -> models.Ring:
+    """The ring slot by slot, with what pins it, and the floor."""
+    return ring.read(namespace)
+
+
+@router.get("/namespaces/{namespace}/ring/plan")
+def read_plan(namespace: NamespaceName) -> models.Plan:
+    """What the next prune would do. It reads all rows of the slot that would be reclaimed and changes nothing."""
+    return ring.plan(namespace)
+
+
+@router.get("/namespaces/{namespace}/history")
+def read_history(namespace: NamespaceName, hours: Hours = 24) -> models.History:
+    """What maintenance did, in sixty steps of equal width."""
+    return history.read(namespace, hours)
+
+
+@router.get("/namespaces/{namespace}/failed-jobs")
+def read_failed_jobs(namespace: NamespaceName, queue: Text = None, kind: Text = None) -> models.FailedJobs:
+    """Failed jobs that can be put back, by queue and kind, those that are lost first in front."""
+    return triage.failed_jobs(namespace, queue, kind)
+
+
+@router.get("/namespaces/{namespace}/parked-turns")
+def read_parked_turns(
+    namespace: NamespaceName, scope: Text = None, error_class: Text = None
+) -> models.ParkedTurns:
+    """Parked turns by scope and class of error: ids and times, never words."""
+    return triage.parked_turns(namespace, scope, error_class)
+
+
+@router.get("/namespaces/{namespace}/rehearsals/redrive")
+def rehearse_redrive(namespace: NamespaceName, queue: Text = None, kind: Text = None) -> models.Rehearsal:
+    """How many failed jobs a redrive would put back now."""
+    return triage.redrive(namespace, queue, kind)
+
+
+@router.get("/namespaces/{namespace}/rehearsals/unpark")
+def rehearse_unpark(
+    namespace: NamespaceName, scope: Text = None, error_class: Text = None
+) -> models.Rehearsal:
+    """How many parked turns would go back into the backlog now."""
+    return triage.unpark(namespace, scope, error_class)
+
+
+@router.get("/namespaces/{namespace}/rehearsals/rebuild")
+def rehearse_rebuild(
+    namespace: NamespaceName,
+    scope: Annotated[str, Query(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")],
+) -> models.Rehearsal:
+    """How many turns a rebuild of a scope would form again."""
+    return triage.rebuild(namespace, scope)

@@ -1,0 +1,55 @@
+"""What maintenance did over time, from its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from parkkeeper.namespace import Namespace
+from parkkeeper.ui import models, reading
+from parkkeeper.ui.reading import Reader
+
+#: How many steps a range is cut into.
+STEPS = 60
+#: How many runs are read for one answer, the newest in front.
+MOST_RUNS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """When the range ends, and how many runs it holds, counted to one more than are read."""
+
+    ends_at: datetime
+    rows: int
+
+
+def read(namespace: str, hours: int) -> models.History:
+    """Read what was done in so many hours that end now.
+
+    Raises
+    ------
+    Unreadable
+        The database cannot be read.
+    """
+    wanted = timedelta(hours=hours)
+    step = wanted // STEPS
+    with reading.session(namespace) as (connection, _):
+        reader = Reader(connection, Namespace(namespace))
+        bounds = reader.row("ui/history", "bounds", Bounds, range=wanted, limit=MOST_RUNS)
+        steps = reader.rows(
+            "ui/history",
+            "buckets",
+            models.Step,
+            range=wanted,
+            step=int(step.total_seconds()),
+            steps=STEPS,
+            limit=MOST_RUNS,
+        )
+    return models.History(
+        namespace=namespace,
+        ends_at=bounds.ends_at,
+        hours=hours,
+        step_seconds=int(step.total_seconds()),
+        steps=steps,
+        truncated=bounds.rows > MOST_RUNS,
+    )
