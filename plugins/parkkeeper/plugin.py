@@ -22,7 +22,22 @@ class ParkkeeperPlugin(AirflowPlugin):
             "icon": f"{URL_PREFIX[1:]}/static/icon.svg",
             "destination": "nav",
             "url_route": "parkkeeper",
-        }
+        },
+        # Airflow offers a tab on every DAG or on none: of another's DAG it says that nothing is on record.
+        {
+            "name": "Parkkeeper",
+            "href": f"{URL_PREFIX[1:]}/?view=runs&dag_id={{DAG_ID}}",
+            "icon": f"{URL_PREFIX[1:]}/static/icon.svg",
+            "destination": "dag",
+            "url_route": "parkkeeper-dag",
+        },
+        {
+            "name": "Parkkeeper",
+            "href": f"{URL_PREFIX[1:]}/?view=runs&dag_id={{DAG_ID}}&dag_run_id={{RUN_ID}}",
+            "icon": f"{URL_PREFIX[1:]}/static/icon.svg",
+            "destination": "dag_run",
+            "url_route": "parkkeeper-run",
+        },
     ]
 
     @cached_property
