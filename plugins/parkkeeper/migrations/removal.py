@@ -14,6 +14,8 @@ from parkkeeper.migrations.ledger import one
 from parkkeeper.namespace import Namespace
 
 _SQL = statements("namespace")
+# A table that is made only if it is not there is shared by the families: it goes with the last of them.
+_SHARED = re.compile(r"^CREATE TABLE IF NOT EXISTS (\{schema\}\.[a-z_]+)", re.MULTILINE)
 _MADE = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|FUNCTION|TYPE) (\{schema\}\.[a-z_]+)", re.MULTILINE)
 
 
@@ -33,22 +35,25 @@ def remove_family(cursor: psycopg.Cursor[Any], namespace: Namespace, family: str
         Something that is not Parkkeeper's depends on one of them, or is in the schema that is to be dropped; the
         transaction is to be undone.
     """
-    made = dict.fromkeys(found for migration in packaged(family) for found in _MADE.findall(migration.sql))
     try:
-        for kind in ("TABLE", "FUNCTION", "TYPE"):
-            names = ", ".join(name for found, name in made if found == kind)
-            if names:
-                statement = f"DROP {kind} IF EXISTS {names}".replace("{schema}", namespace.identifier)
-                cursor.execute(statement.encode())
+        return _removed(cursor, namespace, family)
     except psycopg.errors.DependentObjectsStillExist as error:
         # Its detail names objects, a line each, and nothing of any row.
         raise ForeignObjects(
             f"namespace {namespace} is not dropped, since something else depends on it: "
             f"{(error.diag.message_detail or 'see the server log').partition(chr(10))[0]}; drop or move that first"
         ) from None
+
+
+def _removed(cursor: psycopg.Cursor[Any], namespace: Namespace, family: str) -> bool:
+    texts = [migration.sql for migration in packaged(family)]
+    made = dict.fromkeys(found for text in texts for found in _MADE.findall(text))
+    for kind in ("TABLE", "FUNCTION", "TYPE"):
+        _drop(cursor, namespace, kind, [name for found, name in made if found == kind])
     cursor.execute(_SQL.render("forget_family", namespace), {"family": family})
     if one(cursor, "families", namespace, {})[0]:
         return False
+    _drop(cursor, namespace, "TABLE", [name for text in texts for name in _SHARED.findall(text)])
     cursor.execute(_SQL.render("drop_ledger", namespace))
     (held,) = one(cursor, "held", namespace, {"schema": namespace.name})
     if held:
@@ -58,3 +63,9 @@ def remove_family(cursor: psycopg.Cursor[Any], namespace: Namespace, family: str
         )
     cursor.execute(_SQL.render("drop_schema", namespace))
     return True
+
+
+def _drop(cursor: psycopg.Cursor[Any], namespace: Namespace, kind: str, names: list[str]) -> None:
+    if names:
+        statement = f"DROP {kind} IF EXISTS {', '.join(names)}".replace("{schema}", namespace.identifier)
+        cursor.execute(statement.encode())
