@@ -93,3 +93,20 @@ SELECT to_regclass(%(ring)s) IS NOT NULL
 -- name: slot_count
 -- A fresh install for comparison gets as many slots.
 SELECT slot_count FROM {schema}.queue_ring_state
+
+-- name: knows_letters
+-- Whether the database's own rules for letters reach beyond ASCII: search compares words without case.
+SELECT lower(chr(1046)) = chr(1078)
+
+-- name: logged_values
+-- Settings by which this server writes values into its log, and so contents, subjects and keys, where no erasure reaches.
+-- They are those of this session: a role or a database may have others.
+SELECT name, setting
+  FROM pg_settings
+ WHERE (name = 'log_parameter_max_length_on_error' AND setting <> '0')
+    OR (name = 'log_parameter_max_length' AND setting <> '0'
+        AND (current_setting('log_statement') IN ('mod', 'all')
+             OR current_setting('log_min_duration_statement') <> '-1'
+             OR current_setting('log_min_duration_sample') <> '-1'
+             OR current_setting('log_transaction_sample_rate')::float8 > 0))
+ ORDER BY name

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from parkkeeper import migrations
+from parkkeeper.database import connect
 from parkkeeper.errors import DatabaseNewer, MigrationError, UnknownNamespace
 from parkkeeper.queue import QueueStorage
 
@@ -177,3 +179,48 @@ def test_what_cannot_be_made_anew_is_an_error(connection, connect, namespace: st
     )
     with pytest.raises(DatabaseNewer):
         migrations.verify(connection, namespace)
+
+
+def test_settings_by_which_values_come_into_the_log_are_warned_of(connection, namespace: str) -> None:
+    migrations.migrate(connection, namespace, "memory")
+    assert migrations.verify(connection, namespace).warnings == ()
+    connection.execute("SET log_min_duration_statement = 0")
+    connection.execute("SET log_parameter_max_length_on_error = 64")
+    warned = migrations.verify(connection, namespace).warnings
+    assert [warning.split()[0] for warning in warned] == [
+        "log_parameter_max_length",
+        "log_parameter_max_length_on_error",
+    ]
+    connection.execute("SET log_parameter_max_length = 0")
+    connection.execute("SET log_parameter_max_length_on_error = 0")
+    assert migrations.verify(connection, namespace).warnings == ()
+
+
+@pytest.fixture
+def elsewhere(request: pytest.FixtureRequest, server_dsn: str, connection, namespace: str):
+    """A session in a database of the encoding that the test names, which knows no letters but ASCII."""
+    connection.execute(
+        f"CREATE DATABASE {namespace} TEMPLATE template0 ENCODING '{request.param}' "
+        "LOCALE_PROVIDER libc LOCALE 'C'"
+    )
+    with connect(make_conninfo(server_dsn, dbname=namespace)) as elsewhere:
+        yield elsewhere
+    connection.execute(f"DROP DATABASE {namespace} WITH (FORCE)")
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "warning"),
+    [("LATIN1", "encoding is LATIN1"), ("UTF8", "knows no letters but ASCII")],
+    indirect=["elsewhere"],
+)
+def test_a_database_that_does_not_know_letters_is_warned_of(elsewhere, warning: str) -> None:
+    migrations.migrate(elsewhere, "support", "memory")
+    (warned,) = migrations.verify(elsewhere, "support").warnings
+    assert warning in warned
+
+
+@pytest.mark.parametrize("elsewhere", ["SQL_ASCII"], indirect=True)
+def test_a_database_that_does_not_know_characters_is_refused(elsewhere) -> None:
+    with pytest.raises(MigrationError, match="encoding SQL_ASCII is refused"):
+        migrations.migrate(elsewhere, "support", "memory")
+    assert elsewhere.execute("SELECT to_regnamespace('support') IS NULL").fetchone() == (True,)

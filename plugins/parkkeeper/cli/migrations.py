@@ -131,7 +131,7 @@ def verify(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> Non
     """Compare the tables, indexes, constraints and functions of a namespace with a fresh install.
 
     The fresh install is made in a transaction that is rolled back. Fails with exit code 4 when anything differs, and
-    says what.
+    says what. Warns of settings of the server that let values into its log, or make search poorer.
 
     Example: `parkkeeper verify -n jobs`
     """
@@ -141,7 +141,10 @@ def verify(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> Non
         emit(found, as_json=True)
     else:
         versions = ", ".join(f"{family} {version:04d}" for family, version in found.versions.items())
-        emit(found.differences, as_json=False, empty=f"as a fresh install of {versions} makes it")
+        notes = [f"warning: {warning}" for warning in found.warnings]
+        emit(
+            found.differences, as_json=False, empty=f"as a fresh install of {versions} makes it", notes=notes
+        )
     if found.differences:
         raise typer.Exit(NAMESPACE)
 

@@ -40,11 +40,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was compared, the newest migration of each family (`versions`), and what differs."""
+    """What was compared, the newest migration of each family (`versions`), and what differs.
+
+    `warnings` are sentences about the server and the database: what they are set to that no migration can make good.
+    """
 
     namespace: str
     versions: Mapping[str, int]
     differences: tuple[Difference, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def verify(
@@ -90,7 +94,24 @@ def verify(
             )
         with fresh(cursor, space, versions, patience) as scratch:
             differences = compare(objects(cursor, scratch, named=space), objects(cursor, space))
-        return Verification(space.name, versions, tuple(differences))
+        return Verification(space.name, versions, tuple(differences), tuple(warnings(cursor, space)))
+
+
+def warnings(cursor: psycopg.Cursor[Any], namespace: Namespace) -> Iterator[str]:
+    """Yield what the server or the database is set to that makes search poorer or lets values into the log."""
+    encoding = cursor.connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        yield f"the database's encoding is {encoding}: text in other scripts is refused; UTF8 takes all"
+    elif cursor.execute(_SQL.render("knows_letters", namespace)).fetchone() == (False,):
+        yield (
+            "the database's locale knows no letters but ASCII, so search tells upper case from lower in all others: "
+            "make it with C.UTF-8 or an ICU locale"
+        )
+    for name, value in cursor.execute(_SQL.render("logged_values", namespace)).fetchall():
+        yield (
+            f"{name} is {value}: this server writes values of statements into its log, and so what people said, "
+            "where no erasure reaches; set it to 0"
+        )
 
 
 @contextmanager

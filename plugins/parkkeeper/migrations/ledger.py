@@ -151,6 +151,11 @@ def one(cursor: psycopg.Cursor[Any], name: str, namespace: Namespace, values: Ma
 def _ledger(
     connection: psycopg.Connection[Any], namespace: Namespace, family: str
 ) -> tuple[AppliedMigration, ...]:
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        raise MigrationError(
+            f"namespace {namespace}: the database's encoding SQL_ASCII is refused, because it does not know what a "
+            "character is: make the database with ENCODING 'UTF8'"
+        )
     try:
         with connection.cursor(row_factory=tuple_row) as cursor:
             names = {"ledger": f"{namespace}.schema_migration", "schema": namespace.name}
