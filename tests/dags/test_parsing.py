@@ -25,6 +25,7 @@ from parkkeeper.timetables import BackfillTimetable
 SCHEDULES = {
     "parkkeeper_erasure": None,
     "parkkeeper_memory_formation": "*/5 * * * *",
+    "parkkeeper_memory_rebuild": BackfillTimetable("@daily", "UTC"),
     "parkkeeper_migrate": None,
     "parkkeeper_park_sweep": "0 * * * *",
     "parkkeeper_queue_maintenance": "*/5 * * * *",
@@ -35,7 +36,7 @@ DAGS = tuple(SCHEDULES)
 #: These wait for a person, and a person has no deadline.
 APPROVED = ("parkkeeper_erasure", "parkkeeper_queue_prune_approved")
 #: These may be backfilled, and are never started by the clock.
-BACKFILLED = ("parkkeeper_queue_redrive",)
+BACKFILLED = ("parkkeeper_memory_rebuild", "parkkeeper_queue_redrive")
 
 
 def make(dag_id: str, **arguments: Any) -> DAG:
@@ -144,8 +145,9 @@ def test_a_dag_survives_the_way_to_the_scheduler(dag_id: str) -> None:
         *[("parkkeeper_queue_prune_approved", "failed_retention_seconds", value) for value in (-1, 1.5)],
         *[("parkkeeper_queue_prune_approved", "lock_timeout_seconds", value) for value in (0, 6)],
         *[
-            ("parkkeeper_queue_redrive", param, value)
-            for param in ("finalized_from", "finalized_before")
+            (dag_id, f"{event}_{bound}", value)
+            for dag_id, event in zip(BACKFILLED, ("ingested", "finalized"), strict=True)
+            for bound in ("from", "before")
             for value in ("yesterday", "2026-03-02", 1)
         ],
         *[("parkkeeper_queue_redrive", "queue", value) for value in ("", "q" * 201, 1)],

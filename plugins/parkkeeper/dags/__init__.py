@@ -5,11 +5,13 @@ from parkkeeper.dags.memory import parkkeeper_memory_formation, parkkeeper_park_
 from parkkeeper.dags.migrate import parkkeeper_migrate
 from parkkeeper.dags.migrate_all import parkkeeper_migrate_all
 from parkkeeper.dags.queue import parkkeeper_queue_maintenance
+from parkkeeper.dags.rebuild import parkkeeper_memory_rebuild
 from parkkeeper.dags.redrive import parkkeeper_queue_redrive
 
 __all__ = [
     "parkkeeper_erasure",
     "parkkeeper_memory_formation",
+    "parkkeeper_memory_rebuild",
     "parkkeeper_migrate",
     "parkkeeper_migrate_all",
     "parkkeeper_park_sweep",

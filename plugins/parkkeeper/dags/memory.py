@@ -65,12 +65,20 @@ _LIMITS = {
     ),
     "max_parked_share": (0.25, "Which share of the turns that there are may be parked, from 0 to 1."),
 }
-_SCOPE = Param(
+SCOPE = Param(
     None,
     type=["null", "string"],
     minLength=1,
     title="Scope",
     description="Only this scope. Empty: all of them.",
+)
+TURN_BUDGET = Param(
+    60,
+    type="number",
+    exclusiveMinimum=0,
+    maximum=600,
+    title="Turn budget (seconds)",
+    description="How long one turn may take.",
 )
 _MAX_ATTEMPTS = Param(
     6,
@@ -129,7 +137,7 @@ def parkkeeper_memory_formation(
         conn_id=conn_id,
         namespaces_variable=namespaces_variable,
         params={
-            "scope": _SCOPE,
+            "scope": SCOPE,
             "limit": Param(
                 1000,
                 type="integer",
@@ -154,14 +162,7 @@ def parkkeeper_memory_formation(
                 description="Into how many batches the scopes of a namespace are shared out at most.",
             ),
             "max_attempts": _MAX_ATTEMPTS,
-            "turn_budget_seconds": Param(
-                60,
-                type="number",
-                exclusiveMinimum=0,
-                maximum=600,
-                title="Turn budget (seconds)",
-                description="How long one turn may take.",
-            ),
+            "turn_budget_seconds": TURN_BUDGET,
             **limits(_LIMITS, alarms),
         },
     )
@@ -248,7 +249,7 @@ def parkkeeper_park_sweep(
         conn_id=conn_id,
         namespaces_variable=namespaces_variable,
         params={
-            "scope": _SCOPE,
+            "scope": SCOPE,
             "max_attempts": _MAX_ATTEMPTS,
             "unpark_classes": Param(
                 list(policy.unpark_classes),
