@@ -10,13 +10,16 @@ CREATE SCHEMA IF NOT EXISTS {schema}
 SELECT to_regclass(%(ledger)s) IS NOT NULL
 
 -- name: look
--- Whether there is a ledger and, for a schema without one, a few names of what it holds. One statement: whoever sees the
--- tables of a first run that has just committed sees its ledger too.
+-- Whether there is a ledger; a few names of what the schema holds, and those of the tables that a family's first migration
+-- makes. One statement, before the ledger is read: whoever sees the tables of a first run that has just committed sees its
+-- ledger too, and the line in it.
 SELECT to_regclass(%(ledger)s) IS NOT NULL,
        (SELECT array_agg(relname::text ORDER BY relname)
           FROM (SELECT relname FROM pg_class
                  WHERE relnamespace = to_regnamespace(%(schema)s) AND relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
-                 ORDER BY relname LIMIT 3) AS held)
+                 ORDER BY relname LIMIT 3) AS held),
+       (SELECT array_agg(relname::text ORDER BY relname) FROM pg_class
+         WHERE relnamespace = to_regnamespace(%(schema)s) AND relname = ANY (%(first_tables)s))
 
 -- name: candidates
 -- Schemas with a ledger whose name is like a pattern.

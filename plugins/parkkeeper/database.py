@@ -49,6 +49,9 @@ REST_WITHIN = 5.0
 # How long one cancel has, in seconds: it may have come before the statement, and is then without effect.
 _CANCEL_WITHIN = 0.5
 
+# What psycopg can read times in: a role may like them otherwise.
+_READABLE = {"datestyle": "ISO", "intervalstyle": "postgres"}
+
 # In one statement, so that nothing is set where it must not be: a pooler makes up the process id that its client knows.
 _CONFIGURE = (
     b"SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
@@ -166,12 +169,14 @@ def connect(
 
 
 def configure(connection: psycopg.Connection[Any], settings: Mapping[str, str]) -> None:
-    """Give the session `settings`, unless it is a pooler's, which may hand it to others in a moment.
+    """Give the session `settings`, and times in a form that psycopg reads, unless it is a pooler's.
 
-    Such a session is left as it is, and nothing is prepared in it: its next statement may go to another server process.
-    A warning is logged when it has no ``statement_timeout`` of its role or database either. ``docs/how-to/poolers.md``
+    That may hand it to others in a moment. Such a session is left as it is, and nothing is prepared in it: its next
+    statement may go to another server process. A warning is logged when it has no ``statement_timeout`` of its role or
+    database either. ``docs/how-to/poolers.md``
     tells what else a pooler breaks.
     """
+    settings = {**_READABLE, **settings}
     values = (list(settings), list(settings.values()), connection.info.backend_pid)
     if connection.execute(_CONFIGURE, values).rowcount:
         return

@@ -14,6 +14,7 @@ from parkkeeper.errors import (
     DatabaseNewer,
     DatabaseOutdated,
     InvalidArgument,
+    LedgerMissing,
     MigrationDrift,
     MigrationError,
     UnknownNamespace,
@@ -206,6 +207,56 @@ def test_a_ledger_that_cannot_be_read_is_an_error_and_never_nothing_applied(
         action(connection, namespace, "queue")
     assert not isinstance(refused.value, UnknownNamespace)
     assert catalog(namespace=namespace) == before
+
+
+HIDINGS = {
+    "emptied": "TRUNCATE {}.schema_migration",
+    "behind a view": "ALTER TABLE {}.schema_migration RENAME TO hidden;"
+    "CREATE VIEW {}.schema_migration AS SELECT * FROM {}.hidden WHERE false",
+}
+
+
+@everyone
+@pytest.mark.parametrize("hiding", HIDINGS)
+def test_tables_without_a_line_in_the_ledger_are_an_error_and_never_nothing_applied(
+    connection, namespace: str, ship: Ship, action, hiding: str
+) -> None:
+    ship(TWO)
+    migrations.migrate(connection, namespace, "queue")
+    hide, name = HIDINGS[hiding], sql.Identifier(namespace)
+    connection.execute(sql.SQL(hide).format(*[name] * hide.count("{}")))  # type: ignore[arg-type]
+    with pytest.raises(LedgerMissing, match=rf"namespace {namespace} holds one, and its ledger has no line"):
+        action(connection, namespace, "queue")
+
+
+def test_a_ledger_whose_lines_are_hidden_from_the_role_is_an_error(
+    connection, connect, namespace: str, ship: Ship
+) -> None:
+    ship(TWO)
+    migrations.migrate(connection, namespace, "queue")
+    names = {"n": sql.Identifier(namespace), "r": sql.Identifier(f"{namespace}_role")}
+    connection.execute(
+        sql.SQL(
+            "ALTER TABLE {n}.schema_migration ENABLE ROW LEVEL SECURITY; CREATE ROLE {r};"
+            "GRANT USAGE ON SCHEMA {n} TO {r}; GRANT SELECT ON ALL TABLES IN SCHEMA {n} TO {r}"
+        ).format(**names)
+    )
+    session = connect()
+    try:
+        session.execute(sql.SQL("SET ROLE {r}").format(**names))
+        with pytest.raises(LedgerMissing, match="that this role can see"):
+            migrations.status(session, namespace, "queue")
+    finally:
+        session.close()
+        connection.execute(sql.SQL("DROP OWNED BY {r} CASCADE; DROP ROLE {r}").format(**names))
+
+
+def test_a_ledger_is_read_whatever_dates_look_like(connection, connect, namespace: str, ship: Ship) -> None:
+    ship(TWO)
+    session = connect()
+    session.execute("SET datestyle = 'German'")
+    assert len(migrations.migrate(session, namespace, "queue")) == 2
+    assert migrations.status(session, namespace, "queue") == migrations.status(connection, namespace, "queue")
 
 
 @everyone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -53,6 +53,14 @@ def test_options_of_the_connection_string_are_kept(dsn: str) -> None:
     ) as session:
         assert session.execute("SHOW work_mem").fetchone() == ("5MB",)
         assert session.execute("SHOW lock_timeout").fetchone() == ("10s",)
+
+
+def test_times_can_be_read_whatever_a_role_likes_them_to_look_like(dsn: str) -> None:
+    with database.connect(
+        conninfo.make_conninfo(dsn, options="-c datestyle=German -c intervalstyle=sql_standard")
+    ) as session:
+        row = session.execute("SELECT '2026-12-01 10:00+00'::timestamptz, '-1 day 2 h'::interval").fetchone()
+    assert row == (datetime(2026, 12, 1, 10, tzinfo=UTC), timedelta(days=-1, hours=2))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,7 @@ from parkkeeper.migrations.files import Migration, check, packaged
 from parkkeeper.namespace import Namespace
 
 _SQL = statements("namespace")
+_MADE = re.compile(r"^CREATE TABLE \{schema\}\.([a-z_]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ def status(connection: psycopg.Connection[Any], namespace: str | Namespace, fami
         An applied migration reads differently here, or one with a lower number than an applied one was not
         applied.
     LedgerMissing
-        The schema holds something already, and no ledger says what.
+        The schema holds something already, and no ledger says what; or it holds the family's tables, and the ledger
+        has no line of the family.
     MigrationError
         The ledger exists and cannot be read.
     """
@@ -143,7 +146,7 @@ def row_of(migration: Migration, duration_ms: int) -> dict[str, str | int]:
 
 def one(cursor: psycopg.Cursor[Any], name: str, namespace: Namespace, values: Mapping[str, Any]) -> Any:
     """Run a named statement that returns one row, and return that."""
-    row = cursor.execute(_SQL.render(name, namespace), values).fetchone()
+    row = cursor.execute(_SQL.render(name, namespace), values, binary=True).fetchone()
     assert row is not None
     return row
 
@@ -158,8 +161,12 @@ def _ledger(
         )
     try:
         with connection.cursor(row_factory=tuple_row) as cursor:
-            names = {"ledger": f"{namespace}.schema_migration", "schema": namespace.name}
-            exists, others = one(cursor, "look", namespace, names)
+            names = {
+                "ledger": f"{namespace}.schema_migration",
+                "schema": namespace.name,
+                "first_tables": _MADE.findall(packaged(family)[0].sql),
+            }
+            exists, others, made = one(cursor, "look", namespace, names)
             if not exists and others:
                 raise LedgerMissing(
                     f"namespace {namespace} holds {', '.join(others)} and no ledger of migrations: nothing was "
@@ -167,7 +174,15 @@ def _ledger(
                 )
             if not exists:
                 return ()
-            rows = cursor.execute(_SQL.render("ledger", namespace), {"family": family}).fetchall()
+            rows = cursor.execute(
+                _SQL.render("ledger", namespace), {"family": family}, binary=True
+            ).fetchall()
+            if made and not rows:
+                raise LedgerMissing(
+                    f"namespace {namespace} holds {', '.join(made)}, and its ledger has no line of the {family} "
+                    "family that this role can see: nothing was changed; if no policy or view hides them and the "
+                    "tables are Parkkeeper's, run `parkkeeper baseline`"
+                )
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:

@@ -7,11 +7,11 @@ from typing import Any
 import psycopg
 
 from parkkeeper.database import statements
-from parkkeeper.errors import MigrationDrift, MigrationError, UnknownNamespace
+from parkkeeper.errors import LedgerMissing, MigrationDrift, MigrationError, UnknownNamespace
 from parkkeeper.migrations.apply import make_namespace
 from parkkeeper.migrations.catalog import compare, objects, translated
 from parkkeeper.migrations.files import check, packaged
-from parkkeeper.migrations.ledger import AppliedMigration, ledger_exists, one, row_of, status
+from parkkeeper.migrations.ledger import AppliedMigration, one, row_of, status
 from parkkeeper.migrations.locking import Patience, locked_transaction
 from parkkeeper.migrations.scratch import fresh
 from parkkeeper.namespace import Namespace
@@ -63,7 +63,7 @@ def baseline(
     ):
         if not one(cursor, "schema_exists", space, {"schema": space.name})[0]:
             raise UnknownNamespace(f"namespace {space} does not exist: there is nothing to take over")
-        if ledger_exists(cursor, space) and status(connection, space, family).applied:
+        if _known(connection, space, family):
             raise MigrationError(
                 f"namespace {space} has a ledger that knows the {family} family: there is nothing to take over"
             )
@@ -91,3 +91,10 @@ def baseline(
                 AppliedMigration(family, migration.version, migration.name, migration.sha256, applied_at, 0)
             )
         return done
+
+
+def _known(connection: psycopg.Connection[Any], namespace: Namespace, family: str) -> bool:
+    try:
+        return bool(status(connection, namespace, family).applied)
+    except LedgerMissing:
+        return False
