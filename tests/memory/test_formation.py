@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memory_kit import Database, Scripted, failing, raising, say
+from memory_kit import PATIENCE, Database, Scripted, failing, raising, say
 from parkkeeper.errors import InvalidArgument, InvalidName, TransactionOpen
 from parkkeeper.memory import MemoryStore
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn, load
@@ -230,6 +231,61 @@ def test_a_failure_whose_text_cannot_be_read_is_recorded_by_its_class(
     store.append("s", say("x"))
     assert store.form_batch(raising(Mute())).failed == 1
     assert db.turn(0, *STATE) == (1, "other", None)
+
+
+class Ending(Exception):
+    """An exception that ends the program of whoever asks what it is about."""
+
+    def __str__(self) -> str:
+        raise SystemExit("MARKER")
+
+
+class Hiding(ExtractionError):
+    """A failure whose class cannot be read."""
+
+    error_class = property(lambda self: raise_interrupt())  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "auth")
+
+
+class Trap(list[Memory]):
+    """A result that cannot be looked at."""
+
+    def __iter__(self) -> Any:
+        raise_interrupt()
+
+
+def raise_interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("answer", [Ending(), Hiding(), Trap([Memory("x")])], ids=lambda a: type(a).__name__)
+def test_whatever_comes_of_looking_at_a_result_is_its_turns_failure(
+    store: MemoryStore, db: Database, answer: Any
+) -> None:
+    def give(turn: Turn) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    store.append_many("s", [{"messages": say("x")}] * 2)
+    assert store.form_batch(Scripted(give)).failed == 2
+    assert db.turn(0, "formation_attempts", "formation_error_class", "claim_token") == (1, "other", None)
+
+
+def test_a_failure_that_takes_for_ever_to_be_read_is_a_timeout(store: MemoryStore, db: Database) -> None:
+    read = threading.Event()
+
+    class Slow(Exception):
+        def __str__(self) -> str:
+            read.wait(PATIENCE)
+            return "at last"
+
+    store.append("s", say("x"))
+    outcome = store.form_batch(raising(Slow()), turn_budget=timedelta(milliseconds=300))
+    read.set()
+    assert (outcome.failed, db.turn(0, "formation_error_class")) == (1, "timeout")
 
 
 def test_a_failure_whose_text_the_database_will_not_have_is_recorded_by_its_class(

@@ -13,7 +13,6 @@ from uuid import UUID, uuid4
 import psycopg
 
 from parkkeeper.database import bring_to_rest, statements
-from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import circuit, control, settling
 from parkkeeper.memory.circuit import Key
 from parkkeeper.memory.claims import Capped, Claim, Due, DueTurns, hand_back
@@ -21,13 +20,10 @@ from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory, Tur
 from parkkeeper.memory.inquiry import Inquiry
 from parkkeeper.memory.outcomes import FormationOutcome
 from parkkeeper.memory.session import Session
-from parkkeeper.memory.turns import CONTENT_LENGTH, storable
 from parkkeeper.memory.workers import Extraction, Workers
 
 _SQL = statements("memory/formation")
 _LOG = logging.getLogger(__name__)
-
-_KIND_LENGTH = 64
 
 #: A longer time than this is as good as none, and more than the clocks of machines can count with.
 LONGEST_BUDGET = timedelta(days=36_500)
@@ -211,15 +207,15 @@ class _Batch:
 
     def _settle(self, extraction: Extraction) -> None:
         if self.inquiry.is_canary(extraction.token):
-            self.inquiry.answer(failure(extraction), extraction.finished_at)
+            self.inquiry.answer(extraction.failure, extraction.finished_at)
             return
         if extraction.token not in self._in_hand:
             return  # it overran, and that is recorded
         claim, deadline = self._in_hand[extraction.token]
         if extraction.finished_at > deadline:
             self._overrun(claim)
-        elif (error := failure(extraction)) is not None:
-            self._fail(claim, error)
+        elif extraction.failure is not None:
+            self._fail(claim, extraction.failure)
         else:
             self._form(claim, extraction.memories)
 
@@ -271,37 +267,3 @@ class _Batch:
                 error.sqlstate or type(error).__name__,
                 len(self._tokens),
             )
-
-
-def failure(extraction: Extraction) -> ExtractionError | None:
-    """Return why an extraction came to nothing that can be stored; None when it did not."""
-    if extraction.error is not None:
-        return _classed(extraction.error)
-    fault = _fault(extraction.memories)
-    return None if fault is None else ExtractionError("malformed", fault)
-
-
-def _classed(error: BaseException) -> ExtractionError:
-    """Return `error` as a failure with a class of the list, whatever a derived class has made of it."""
-    if isinstance(error, ExtractionError):
-        try:
-            return ExtractionError(error.error_class, error.message, retry_after=error.retry_after)
-        except (AttributeError, InvalidArgument):
-            _LOG.info("an %s without a class of the list is recorded as other", type(error).__name__)
-    return ExtractionError("other", error)
-
-
-def _fault(memories: object) -> str | None:
-    """Say why an extractor's result cannot be stored; None when it can."""
-    if not isinstance(memories, list | tuple):
-        return f"extract returned a {type(memories).__name__}, not a list of Memory"
-    for number, memory in enumerate(memories):
-        if not isinstance(memory, Memory):
-            return f"memories[{number}] is a {type(memory).__name__}, not a Memory"
-        for field, value, longest in (
-            ("text", memory.text, CONTENT_LENGTH),
-            ("kind", memory.kind, _KIND_LENGTH),
-        ):
-            if not isinstance(value, str) or not 0 < len(value) <= longest or not storable(value):
-                return f"memories[{number}].{field} is not 1 to {longest} characters that Postgres can store"
-    return None

@@ -22,7 +22,7 @@ from parkkeeper.memory.circuit import Key
 from parkkeeper.memory.claims import STORE_TIME
 from parkkeeper.memory.errors import RebuildActive, RebuildCancelled
 from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory, Message, Turn
-from parkkeeper.memory.formation import LONGEST_BUDGET, failure
+from parkkeeper.memory.formation import LONGEST_BUDGET
 from parkkeeper.memory.outcomes import Rebuild, RebuildOutcome, ScopeRange
 from parkkeeper.memory.session import Session
 from parkkeeper.memory.settling import columns, refused
@@ -353,7 +353,7 @@ class _Batch:
             # A thread that is late cannot be stopped and may never come back.
             self._going = False
             return ExtractionError("timeout")
-        return failure(extraction) or extraction.memories
+        return extraction.failure or extraction.memories
 
     def _awaited(self, token: UUID, deadline: float) -> Extraction | None:
         """Return the result under `token`, and keep others that come before it; None when it is late."""
@@ -442,7 +442,7 @@ class _Batch:
                 return False
             self._workers.send_canary(prober, datetime.now(UTC) + lease)
             extraction = self._awaited(prober, time.monotonic() + lease.total_seconds())
-            error = ExtractionError("timeout") if extraction is None else failure(extraction)
+            error = ExtractionError("timeout") if extraction is None else extraction.failure
             if granted and error is None:
                 circuit.hit(self._session, self._key, prober)
             elif granted and error is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from parkkeeper.memory.session import Session
 
 _SQL = statements("memory/formation")
 _PARKING = statements("memory/parking")
-_LOG = logging.getLogger(__name__)
 
 # How sqlstates begin that speak of the database and not of what was to be stored: it is read-only, a transaction was
 # undone, a right or a table is missing, a disk is full, a lock is not had, it goes down, it cannot read its files.
@@ -96,19 +94,12 @@ class Recorded:
 
 def fail(session: Session, claim: Claim, key: Key, error: ExtractionError, *, max_attempts: int) -> Recorded:
     """Record a failed attempt; its text stays on the row and nowhere else."""
+    text = None if error.message is None else kept_error(error.message)
     try:
-        return _fail(session, claim, key, error, _text(error), max_attempts)
+        return _fail(session, claim, key, error, text, max_attempts)
     except (psycopg.DataError, psycopg.IntegrityError, UnicodeError):
         # Whatever the text is, the failure is recorded: a turn whose failure cannot be told would never be parked.
         return _fail(session, claim, key, error, None, max_attempts)
-
-
-def _text(error: ExtractionError) -> str | None:
-    try:
-        return kept_error(error.message)
-    except Exception:  # the message's own __str__ may raise anything
-        _LOG.info("the text of a %s failure cannot be read; its class is recorded alone", error.error_class)
-        return None
 
 
 def _fail(

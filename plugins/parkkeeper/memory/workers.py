@@ -12,7 +12,8 @@ from queue import Empty, SimpleQueue
 from uuid import UUID
 
 from parkkeeper.memory.canary import canary
-from parkkeeper.memory.extractors import Extractor, Memory, Turn
+from parkkeeper.memory.extractors import ExtractionError, Extractor, Memory, Turn
+from parkkeeper.memory.results import checked, classed
 
 # Python hears of a signal that comes just before a wait begins only when that is over: no wait is longer, in seconds.
 _LOOK_UP = 0.2
@@ -20,11 +21,11 @@ _LOOK_UP = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What came of the turn under `token`: memories, or what was raised. `finished_at` is of the monotonic clock."""
+    """What came of the turn under `token`: memories, or a failure. `finished_at` is of the monotonic clock."""
 
     token: UUID
     memories: Sequence[Memory]
-    error: BaseException | None
+    failure: ExtractionError | None
     finished_at: float
 
 
@@ -75,12 +76,12 @@ class Workers:
 
     def _extract(self, token: UUID, make: Callable[[], Turn], context: contextvars.Context) -> None:
         memories: Sequence[Memory] = ()
-        error: BaseException | None = None
+        failure: ExtractionError | None = None
         try:
-            memories = context.run(lambda: self._extractor.extract(make()))
+            memories = context.run(lambda: checked(self._extractor.extract(make())))
         except BaseException as raised:  # no interrupt: those come to the main thread
-            error = raised
-        self._done.put(Extraction(token, memories, error, time.monotonic()))
+            failure = classed(raised)
+        self._done.put(Extraction(token, memories, failure, time.monotonic()))
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread:
