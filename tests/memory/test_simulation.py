@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outage_simulation import HOUR, Answer, Simulation, outage, poison
+from outage_simulation import HOUR, LIMIT, POLL, Answer, Simulation, outage, poison
 from parkkeeper.memory.breaker import Breaker, cool_down
 
 KINDS = {
@@ -86,6 +86,18 @@ def test_poison_turns_are_parked_each_alone_and_nobody_else_is_delayed(
     assert {ran.turns[number].attempts for number in ran.of("formed")} == {1}
     # One call and one canary of each that fails come before the last of the others, and nothing else.
     busy = 300 + (min(bad.seconds, 300) + 1) * len(where)
+    assert max(ran.turns[number].ended for number in ran.of("formed")) <= busy + 60
+
+
+@pytest.mark.parametrize("kind", ["401 or 403", "time-out", "refusal", "plain exception"])
+@each_crew
+def test_one_poison_turn_among_ten_thousand_is_parked_and_delays_nobody(kind: str, workers: int) -> None:
+    bad = KINDS[kind]
+    ran = Simulation(poison(bad, [5_000]), 10_000, workers).run(hours=200)
+    assert (ran.of("parked"), len(ran.of("formed")), ran.openings) == ([5_000], 9_999, 0)
+    assert {ran.turns[number].attempts for number in ran.of("formed")} == {1}
+    # A second each, the pauses between batches, the call that fails and one canary.
+    busy = 10_000 * (1 + POLL / LIMIT) / workers + min(bad.seconds, 300) + 1
     assert max(ran.turns[number].ended for number in ran.of("formed")) <= busy + 60
 
 
