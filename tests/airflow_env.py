@@ -98,7 +98,11 @@ def xcoms(dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
                 XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.task_id == task_id
             )
         )
-        return {row.key: XComModel.deserialize_value(row) for row in rows if row.key != "return_value"}
+        return {
+            row.key: XComModel.deserialize_value(row)
+            for row in rows
+            if row.key != "return_value" and not row.key.startswith("_link_")
+        }
 
 
 def dag_bag() -> DagBag:

@@ -41,6 +41,7 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": "Parkkeeper", "tags": ["software"]}],
         "operators": [{"integration-name": "Parkkeeper", "python-modules": ["parkkeeper.operators"]}],
         "hooks": [{"integration-name": "Parkkeeper", "python-modules": ["parkkeeper.hooks"]}],
+        "extra-links": ["parkkeeper.operators.links.NamespaceLink"],
         "connection-types": [
             {
                 "connection-type": "parkkeeper",

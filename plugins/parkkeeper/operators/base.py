@@ -13,9 +13,11 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from parkkeeper import maintenance, migrations
+from parkkeeper.assets import ALIASES
 from parkkeeper.namespace import Namespace
-from parkkeeper.operators import arguments
+from parkkeeper.operators import arguments, reporting
 from parkkeeper.operators.errors import translated
+from parkkeeper.operators.links import NamespaceLink
 
 #: What an operator pushes: one XCom per key.
 Figures = dict[str, int | float | str | None]
@@ -57,6 +59,9 @@ class ParkkeeperOperator(BaseOperator):
     outcomes: ClassVar[tuple[str, ...]]
     #: The family whose tables must be exactly as this package knows them; None: whatever is there.
     requires: ClassVar[str | None] = None
+    #: Whether what was done is an event of an asset, the one of the family that is required.
+    announces: ClassVar[bool] = True
+    operator_extra_links = (NamespaceLink(),)
 
     _working = False
     _killed = False
@@ -69,6 +74,8 @@ class ParkkeeperOperator(BaseOperator):
         skip_on_outcome: str | Collection[str] = (),
         **kwargs: Any,
     ) -> None:
+        if self.announces and self.requires:
+            kwargs["outlets"] = [*(kwargs.get("outlets") or ()), ALIASES[self.requires]]
         super().__init__(multiple_outputs=True, **kwargs)
         self.namespace = namespace
         self.conn_id = conn_id
@@ -85,6 +92,7 @@ class ParkkeeperOperator(BaseOperator):
             figures = self.work(context)
         where = f"Namespace {self.namespace}: " if self.namespace else ""
         self.log.info("%s%s", where, ", ".join(f"{k}={v}" for k, v in figures.items()))
+        self._report(context, figures)
         if failure := self.failure(figures):
             for key, figure in {**figures, "return_value": figures}.items():
                 context["ti"].xcom_push(key, figure)
@@ -92,6 +100,21 @@ class ParkkeeperOperator(BaseOperator):
         if figures["outcome"] in skip_on:
             raise AirflowSkipException(f"outcome {figures['outcome']}, which skip_on_outcome names")
         return figures
+
+    def _report(self, context: Context, figures: Figures) -> None:
+        """Tell metrics of the figures, and an asset of work that was done."""
+        namespace = str(self.namespace or "several")
+        reporting.count(self._action(), namespace, figures)
+        dry_run = arguments.flag("dry_run", getattr(self, "is_dry_run", False))
+        if (
+            not (self.announces and self.requires)
+            or dry_run
+            or figures["outcome"] in maintenance.NOTHING_DONE
+        ):
+            return
+        if self.failure(figures) is None:
+            ring = str(getattr(self, "ring", "queue"))
+            reporting.announce(context, self.requires, namespace, ring, self._action(), figures)
 
     def failure(self, figures: Figures) -> AirflowException | None:
         """Return what to fail with although there are figures, which are pushed first; None: nothing."""
@@ -123,6 +146,11 @@ class ParkkeeperOperator(BaseOperator):
         if not arguments.flag("dry_run", getattr(self, "is_dry_run", False)):
             self._record(context, connection, namespace, started_at, figures)
 
+    def _action(self) -> str:
+        # The first class of ours: one that a site derives does the same action.
+        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("parkkeeper."))
+        return _ACTION.sub("_", ours.__name__.removesuffix("Operator")).lower()
+
     def _record(
         self,
         context: Context,
@@ -131,14 +159,12 @@ class ParkkeeperOperator(BaseOperator):
         started_at: datetime,
         figures: Figures,
     ) -> None:
-        # The first class of ours: one that a site derives does the same action.
-        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("parkkeeper."))
         about: Figures = {name: value for name in ("ring", "scope") if (value := getattr(self, name, None))}
         try:
             maintenance.record_run(
                 connection,
                 namespace,
-                _ACTION.sub("_", ours.__name__.removesuffix("Operator")).lower(),
+                self._action(),
                 str(figures["outcome"]),
                 started_at=started_at,
                 figures=about | figures,

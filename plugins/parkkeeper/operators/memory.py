@@ -407,6 +407,7 @@ class FreshnessOperator(ParkkeeperOperator):
 
     outcomes = ("fresh", "behind")
     requires = "memory"
+    announces = False
 
     def prepare(self, namespace: Namespace) -> Work:
         """Return the reading; there is nothing to validate."""
