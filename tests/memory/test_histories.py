@@ -6,7 +6,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from memory_kit import Database, Scripted, say
+from memory_model import SCOPES, Model, ModelTurn
 from outages import ANSWERS, outage, pass_cool_down
 from parkkeeper import database
 from parkkeeper.memory import (
@@ -35,47 +35,8 @@ from parkkeeper.memory.session import Session
 from parkkeeper.memory.workers import Workers
 from parkkeeper.migrations import migrate
 
-SCOPES = ("a", "b")
 SUBJECTS = ("ann", "bob")
 CAP = 2
-
-
-@dataclass
-class ModelTurn:
-    """A turn as the model knows it."""
-
-    scope: str
-    offset: int
-    subject: str
-    state: str = "pending"
-    attempts: int = 0
-    error_class: str | None = None
-
-
-@dataclass
-class Model:
-    """Turns by id; erased ones are no longer in it, their offsets stay counted in `stored`."""
-
-    turns: dict[int, ModelTurn] = field(default_factory=dict)
-    stored: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SCOPES, 0))
-    epoch: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SCOPES, 0))
-    paused: set[str] = field(default_factory=set)
-    old: set[int] = field(default_factory=set)
-    version: dict[int, str] = field(default_factory=dict)
-
-    def of(self, scope: str, *states: str) -> list[ModelTurn]:
-        return [turn for turn in self.turns.values() if turn.scope == scope and turn.state in states]
-
-    def before(self, scope: str, *states: str) -> int | None:
-        """Return the offset before the first turn in any of `states`; the last one when there is none."""
-        first = min((turn.offset for turn in self.of(scope, *states)), default=self.stored[scope])
-        return first - 1 if first > 0 else None
-
-    def status(self, scope: str, offset: int) -> str:
-        if not 0 <= offset < self.stored[scope]:
-            return "unknown"
-        found = [turn.state for turn in self.turns.values() if (turn.scope, turn.offset) == (scope, offset)]
-        return found[0] if found else "erased"
 
 
 def histories(connection: psycopg.Connection[Any]) -> type[RuleBasedStateMachine]:
