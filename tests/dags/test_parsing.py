@@ -196,13 +196,27 @@ def test_a_site_sets_the_namespace_and_the_connection_in_its_configuration(
     assert connections(given) == {"mail"}
 
 
-def test_the_examples_of_the_guide_make_dags() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "airflow.md").read_text()
+def examples(page: str) -> list[tuple[str, list[str]]]:
+    """Execute the examples of a guide; return the DAG of each, with its tasks."""
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / page).read_text()
     made: list[tuple[str, list[str]]] = []
     for block in re.findall(r"```python\n(.+?)```", guide, flags=re.DOTALL):
         names: dict[str, Any] = {}
-        exec(compile(block, "docs/how-to/airflow.md", "exec"), names)
+        exec(compile(block, page, "exec"), names)
         made.append((names["dag"].dag_id, [task.task_id for task in names["dag"].tasks]))
+    return made
+
+
+def test_the_examples_of_the_other_guides_make_dags() -> None:
+    assert [dag_id for dag_id, _ in examples("alerting.md")] == [
+        "parkkeeper_queue_maintenance",
+        "orders_losses",
+    ]
+    assert [dag_id for dag_id, _ in examples("schedules-and-sizes.md")] == ["parkkeeper_memory_formation"]
+
+
+def test_the_examples_of_the_guide_make_dags() -> None:
+    made = examples("airflow.md")
     rings = ["rotate_lease", "prune_lease", "rotate_claim", "prune_claim"]
     tasks = ["rescue", "rotate", "prune"]
     ring = [*tasks, "roll_up", "purge_dead_letters", *rings, "work_done", "lag_check"]
