@@ -12,14 +12,14 @@ import pytest
 from fastapi.routing import APIRoute
 from psycopg import sql
 
-from parkkeeper import maintenance, migrations
+from parkkeeper import migrations
 from parkkeeper.memory import MemoryStore
-from parkkeeper.namespace import Namespace
 from parkkeeper.queue import QueueStorage
 from parkkeeper.ui import create_app, history, reading, triage
 from parkkeeper.ui.reading import Unreadable
 from ringside import age, end_jobs
 from ui.conftest import CONTENT, ERROR, Refuses, login
+from ui.record import record
 
 PART = {"namespace": "x", "name": "page.css"}
 
@@ -39,23 +39,6 @@ def get(browser: Any, namespace: str, path: str, **params: Any) -> Any:
     assert CONTENT not in answer.text
     assert ERROR not in answer.text
     return answer.json()
-
-
-def record(
-    connection: psycopg.Connection, namespace: str, action: str, outcome: str, ago: timedelta, **figures: Any
-) -> None:
-    """Put a run on record that ended so long ago."""
-    space = Namespace(namespace)
-    now = maintenance.database_time(connection)
-    run = maintenance.AirflowRun("some_dag", "some_run", "task")
-    maintenance.record_run(connection, space, action, outcome, started_at=now, figures=figures, run=run)
-    connection.execute(
-        sql.SQL(
-            "UPDATE {0} SET started_at = started_at - %(ago)s, ended_at = ended_at - %(ago)s"
-            " WHERE maintenance_run_id = (SELECT max(maintenance_run_id) FROM {0})"
-        ).format(sql.Identifier(namespace, "maintenance_run")),
-        {"ago": ago},
-    )
 
 
 def test_every_route_can_only_be_read() -> None:
@@ -120,12 +103,12 @@ def test_the_overview_says_what_needs_attention_gravest_first(
         ("rotate_ring", "skipped_busy"),
     ]
     assert [(item["severity"], item["figure"]) for item in found["attention"]] == [
-        ("lost", "1 failed jobs dropped"),
+        ("lost", "1 failed job dropped"),
         ("danger", "rotate_ring skipped_busy"),
-        ("warning", "1 deadlines missed"),
-        ("warning", "1 turns parked"),
-        ("warning", "1 failed jobs"),
-        ("note", "1 dead letters"),
+        ("warning", "1 missed deadline"),
+        ("warning", "1 parked turn"),
+        ("warning", "1 failed job"),
+        ("note", "1 dead letter"),
     ]
     assert {item["link"].split("view=")[1] for item in found["attention"]} == {
         "overview",
@@ -227,7 +210,8 @@ def test_the_plan_is_what_the_next_prune_does(
     done = storage.prune_oldest()
     names = ("outcome", "slot", "carried_failed_rows", "pruned_failed", "pruned_completed")
     assert {name: plan[name] for name in names} == {name: getattr(done, name) for name in names}
-    assert get(browser, migrated, "ring/plan")["outcome"] == storage.prune_oldest(dry_run=True).outcome
+    again = get(browser, migrated, "ring/plan")
+    assert (again["outcome"], again["sentence"]) == ("noop", "There is nothing to reclaim now.")
 
 
 def test_history_adds_up_what_is_on_record_step_by_step(

@@ -66,7 +66,7 @@ def _found(
     if day is not None and day.pruned_failed:
         yield (
             "lost",
-            f"{day.pruned_failed:,} failed jobs dropped",
+            f"{words.counted(day.pruned_failed, 'failed job')} dropped",
             "They were past their retention when they were pruned, within the last 24 hours, and can no longer be "
             "put back.",
             "history",
@@ -75,7 +75,7 @@ def _found(
         past = found.first_expires_at <= now
         yield (
             "lost",
-            f"{found.expiring:,} failed jobs about to be lost",
+            f"{words.counted(found.expiring, 'failed job')} about to be lost",
             "The first is past its retention: the next prune of its slot drops it. Put it back if it matters."
             if past
             else f"The first passes its retention in {words.span(found.first_expires_at - now)}. Put them back "
@@ -111,7 +111,7 @@ def _found(
     if day is not None and day.deadline_misses:
         yield (
             "warning",
-            f"{day.deadline_misses:,} deadlines missed",
+            words.counted(day.deadline_misses, "missed deadline"),
             "Runs of maintenance were not done in time within the last 24 hours.",
             "history",
         )
@@ -128,7 +128,7 @@ def _found(
         )
         yield (
             "warning",
-            f"{found.memory.parked:,} turns parked",
+            words.counted(found.memory.parked, "parked turn"),
             f"They were given up on after their last attempt{since}. They are kept, and not in memory until they are "
             "unparked.",
             "triage",
@@ -136,14 +136,14 @@ def _found(
     if found.queue is not None and found.queue.failed:
         yield (
             "warning",
-            f"{found.queue.failed:,} failed jobs",
+            words.counted(found.queue.failed, "failed job"),
             "They can be put back until they pass their retention.",
             "triage",
         )
     if found.queue is not None and found.queue.dead_lettered:
         yield (
             "note",
-            f"{found.queue.dead_lettered:,} dead letters",
+            words.counted(found.queue.dead_lettered, "dead letter"),
             "They are kept outside of the ring for as long as their queue says, and can be put back.",
             "overview",
         )

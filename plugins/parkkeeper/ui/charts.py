@@ -56,7 +56,7 @@ def _description(history: models.History) -> dict[str, Any]:
 
 
 def _chart(figure: words.Figure, domain: list[float], *, labelled: bool) -> dict[str, Any]:
-    axis = {"format": "~s", "tickCount": 3, "title": figure.unit}
+    axis = {"format": "~s", "tickCount": 3, "title": None}
     x = {
         "field": "from",
         "type": "temporal",
@@ -66,11 +66,12 @@ def _chart(figure: words.Figure, domain: list[float], *, labelled: bool) -> dict
         else {"labels": False, "ticks": False, "title": None, "tickCount": 6},
     }
     bars = {
-        "mark": {"type": "bar", "color": f"var(--{figure.colour})", "tooltip": False},
+        "mark": {"type": "rect", "color": f"var(--{figure.colour})", "tooltip": False},
         "encoding": {
             "x": x,
             "x2": {"field": "to"},
-            "y": {"field": figure.name, "type": "quantitative", "axis": axis},
+            "y": {"field": figure.name, "type": "quantitative", "axis": axis, "scale": {"zero": True}},
+            "y2": {"datum": 0},
         },
     }
     misses = {
@@ -79,7 +80,7 @@ def _chart(figure: words.Figure, domain: list[float], *, labelled: bool) -> dict
         "encoding": {"x": x},
     }
     return {
-        "title": f"{figure.heading} – {figure.unit}",
+        "title": f"{figure.heading} ({figure.unit})",
         "width": _WIDTH,
         "height": _HEIGHT,
         "layer": [bars, misses],

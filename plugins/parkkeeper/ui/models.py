@@ -167,6 +167,7 @@ class Plan(BaseModel):
 
     namespace: str
     outcome: str
+    sentence: str | None = Field(description="Why nothing would be reclaimed; null when something would.")
     slot: int | None
     reason: str | None
     carried_failed_rows: Count

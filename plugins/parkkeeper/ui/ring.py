@@ -68,6 +68,7 @@ def plan(namespace: str) -> models.Plan:
     return models.Plan(
         namespace=namespace,
         outcome=done.outcome,
+        sentence=words.NOT_PRUNED.get(done.outcome),
         slot=done.slot if done.outcome == "pruned" else None,
         reason=done.reason,
         carried_failed_rows=done.carried_failed_rows,

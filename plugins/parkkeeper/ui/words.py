@@ -135,6 +135,13 @@ RING_STATES = {
     "empty": "It holds nothing: rotate may open it.",
 }
 
+#: What a rehearsed prune says when it would reclaim nothing, by its outcome.
+NOT_PRUNED = {
+    "noop": "There is nothing to reclaim now.",
+    "skipped_active": "Nothing can be reclaimed now: in every sealed slot jobs wait or run.",
+    "blocked": "Another session holds the ring's locks now: try again.",
+}
+
 #: Figures of a namespace in the list of all: heading, meaning.
 NAMESPACES = (
     ("Available", "Jobs that a worker may claim now."),
@@ -151,6 +158,11 @@ def ring(states: Sequence[str]) -> str:
     """Return the picture of the ring in words, from the states of its slots."""
     counted = ", ".join(f"{states.count(state)} {state}" for state in RING_STATES)
     return f"The ring: {len(states)} slots, of which {counted}."
+
+
+def counted(number: int, thing: str) -> str:
+    """Return how many there are of a thing: ``1 failed job``, ``1,200 failed jobs``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def span(length: timedelta) -> str:

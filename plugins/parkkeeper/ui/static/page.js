@@ -81,8 +81,7 @@ async function showPlan(button) {
   }
   const plan = await answer.json();
   if (plan.outcome !== "pruned") {
-    const why = plan.reason ? ` (${plan.reason})` : "";
-    place.replaceChildren(element("p", `It would reclaim nothing now: ${plan.outcome}${why}.`, { class: "fine" }));
+    place.replaceChildren(element("p", plan.sentence ?? plan.outcome, { class: "fine" }));
     return;
   }
   const heads = ["Queue", "Kind", "Carried", "Dropped failed", "Dropped completed"];
