@@ -22,10 +22,12 @@ SELECT to_regclass(%(ledger)s) IS NOT NULL,
          WHERE relnamespace = to_regnamespace(%(schema)s) AND relname = ANY (%(first_tables)s))
 
 -- name: candidates
--- Schemas with a ledger whose name is like a pattern.
+-- Schemas with a ledger whose name is like a pattern. By the catalog alone: to_regclass fails in a schema that the role may
+-- not use, and pg_toast is one.
 SELECT nspname
   FROM pg_namespace
- WHERE nspname LIKE %(like)s AND to_regclass(quote_ident(nspname) || '.schema_migration') IS NOT NULL
+ WHERE nspname LIKE %(like)s
+   AND EXISTS (SELECT FROM pg_class WHERE relnamespace = pg_namespace.oid AND relname = 'schema_migration')
  ORDER BY nspname
 
 -- name: create_ledger

@@ -330,6 +330,45 @@ def test_a_pattern_finds_namespaces_of_the_family_by_name(
     assert find(namespace) == []
 
 
+def test_a_pattern_passes_over_what_the_role_may_not_look_into(
+    connection, connect, namespace: str, ship: Ship
+) -> None:
+    # No role but a superuser may look into pg_toast, nor into what other applications keep to themselves.
+    ship(ONE)
+    closed, locked, role = f"{namespace}_closed", f"{namespace}_locked", sql.Identifier(f"{namespace}_role")
+    for name in (namespace, locked):
+        migrations.migrate(connection, name, "queue")
+    connection.execute(sql.SQL("CREATE SCHEMA {}; CREATE ROLE {}").format(sql.Identifier(closed), role))
+    try:
+        for name in (namespace, locked):
+            connection.execute(
+                sql.SQL(
+                    "GRANT USAGE ON SCHEMA {n} TO {r}; GRANT SELECT ON ALL TABLES IN SCHEMA {n} TO {r}"
+                ).format(n=sql.Identifier(name), r=role)
+            )
+        session, holder = connect(lock_timeout=timedelta(milliseconds=50)), connect()
+        session.execute(sql.SQL("SET ROLE {}").format(role))
+        with holder.transaction():
+            holder.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(locked, "schema_migration")))
+            found = migrations.find_namespaces(session, "queue", pattern="*")
+        assert {namespace, locked} <= set(found)
+        assert closed not in found
+        session.close()
+    finally:
+        connection.execute(
+            sql.SQL("DROP OWNED BY {r}; DROP ROLE {r}; DROP SCHEMA {c}; DROP SCHEMA {l} CASCADE").format(
+                r=role, c=sql.Identifier(closed), l=sql.Identifier(locked)
+            )
+        )
+
+
+def test_one_name_in_the_place_of_many_is_refused(ship: Ship) -> None:
+    # Its letters would be namespaces.
+    ship(ONE)
+    with pytest.raises(InvalidArgument, match=r"namespaces 'abc' is refused: a list of names"):
+        migrations.migrate_all(lambda: pytest.fail("no session is to be opened"), "abc", "queue")
+
+
 @pytest.mark.parametrize("pattern", ["", "a%", "A*", "a'b", 'a"', "a b", "é*", "a" * 64])
 def test_a_pattern_of_other_characters_is_refused(connection, pattern: str) -> None:
     with pytest.raises(InvalidArgument, match=r"pattern .* is refused"):

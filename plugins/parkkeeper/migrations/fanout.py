@@ -148,6 +148,8 @@ def migrate_all(
     InvalidNamespace, InvalidArgument
         Before a session is opened.
     """
+    if isinstance(namespaces, str):
+        raise InvalidArgument(f"namespaces {namespaces!r} is refused: a list of names, not one name")
     spaces = list(dict.fromkeys(Namespace.of(name) for name in namespaces))
     check(family, target, queue_slots)
 
@@ -329,9 +331,9 @@ def _has(cursor: psycopg.Cursor[Any], name: str, family: str) -> bool:
     try:
         with cursor.connection.transaction():
             return bool(cursor.execute(_SQL.render("ledger", space), {"family": family}).fetchone())
-    except psycopg.OperationalError:
-        raise
     except psycopg.Error:
+        if cursor.connection.closed:
+            raise
         return True  # The run says what is wrong with its ledger, instead of leaving it out.
 
 
