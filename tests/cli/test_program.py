@@ -50,7 +50,8 @@ def test_the_commands_are_those_that_are_promised() -> None:
         ("queue",): "create enqueue work counts pause resume rescue rotate prune retry-failed jobs "
         "expiring ring show cancel set grow evacuate roll-up rebuild-counters",
         ("memory",): "append form freshness turn parked unpark circuit erase recall "
-        "sweep verify rebuild rebuilds pause resume cap settings expire drop request-erasure erase-requested",
+        "sweep verify rebuild rebuilds pause resume cap settings expire drop drop-namespace "
+        "request-erasure erase-requested",
     }
     assert set(EVERY) == {(*group, name) for group, names in promised.items() for name in names.split()}
 

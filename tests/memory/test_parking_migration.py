@@ -197,6 +197,7 @@ def test_no_statistics_are_kept_of_columns_with_personal_data(store: MemoryStore
         "observation.language",
         "memory.language",
         "turn_message.content",
+        "memory.kind",
         "memory.text",
         "memory.search_text",
         "memory.search",
