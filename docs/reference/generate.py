@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import griffe
@@ -14,7 +15,7 @@ PAGES = {
     "queue.md": ("The queue in Python", ["parkkeeper.queue"]),
     "memory.md": ("The memory namespace in Python", ["parkkeeper.memory", "parkkeeper.memory.extractors"]),
     "migrations.md": ("Migrations in Python", ["parkkeeper.migrations"]),
-    "operators.md": ("The Airflow operators", ["parkkeeper.operators"]),
+    "operators.md": ("The Airflow operators and sensors", ["parkkeeper.operators", "parkkeeper.sensors"]),
 }
 _MADE = "<!-- Made from the docstrings by `make docs`: change those, not this page. -->"
 
@@ -68,6 +69,9 @@ def _object(package: griffe.Object, found: griffe.Object | griffe.Alias, owner: 
     if found.docstring:
         yield from _sections(_told_of(package, found.docstring))
     if found.is_class:
+        for base in _kept_bases(found):
+            if base.docstring:
+                yield from _sections(base.docstring, of_a_base=True)
         for member in _members(found):
             if not member.is_class and not member.name.startswith("_") and member.docstring:
                 yield from _object(package, member, f"{found.name}.")
@@ -76,10 +80,14 @@ def _object(package: griffe.Object, found: griffe.Object | griffe.Alias, owner: 
 def _members(found: griffe.Object | griffe.Alias) -> list[griffe.Object | griffe.Alias]:
     """Return the members of a class, and those of bases that the package keeps to itself."""
     members = dict(found.members)
-    for base in found.mro():
-        if base.name not in (base.module.parent.exports or ()):
-            members = {**base.members, **members}
+    for base in _kept_bases(found):
+        members = {**base.members, **members}
     return list(members.values())
+
+
+def _kept_bases(found: griffe.Object | griffe.Alias) -> list[griffe.Class]:
+    """Return the bases of a class up to the first that has a place of its own: what they say is said nowhere else."""
+    return list(takewhile(lambda base: base.name not in (base.module.parent.exports or ()), found.mro()))
 
 
 def _signature(found: griffe.Object | griffe.Alias, owner: str) -> str:
@@ -90,6 +98,8 @@ def _signature(found: griffe.Object | griffe.Alias, owner: str) -> str:
         name, returns = f"{owner}{found.name}", f" -> {found.returns}" if found.returns is not None else ""
     elif "__init__" in found.members or "dataclass" in found.labels:
         name, returns = found.name, ""
+    elif made := [base for base in _kept_bases(found) if "__init__" in base.members]:
+        return _signature(made[0], owner).replace(made[0].name, found.name, 1)
     else:
         bases = ", ".join(str(base) for base in found.bases)
         return f"class {found.name}({bases})" if bases else f"class {found.name}"
@@ -129,13 +139,20 @@ def _told_of(package: griffe.Object, docstring: griffe.Docstring) -> griffe.Docs
     return told
 
 
-def _sections(docstring: griffe.Docstring) -> Iterator[str]:
+def _sections(docstring: griffe.Docstring, *, of_a_base: bool = False) -> Iterator[str]:
+    """Return what a docstring says; of a base's all but its first sentence, which is about the base."""
     for section in docstring.parsed:
         match section.kind:
+            case griffe.DocstringSectionKind.text if of_a_base:
+                more = section.value.partition("\n\n")[2]
+                yield from ((_markdown(more), "") if more else ())
             case griffe.DocstringSectionKind.text:
                 yield from (_markdown(section.value), "")
             case griffe.DocstringSectionKind.parameters | griffe.DocstringSectionKind.attributes:
-                yield from (f"{section.kind.value.capitalize()}:", "", *_named(section.value), "")
+                heading = section.kind.value.capitalize() + (
+                    " that others of its kind have" if of_a_base else ""
+                )
+                yield from (f"{heading}:", "", *_named(section.value), "")
             case griffe.DocstringSectionKind.returns | griffe.DocstringSectionKind.yields:
                 told = [_item(f"`{item.annotation}`", item.description) for item in section.value]
                 yield from (f"{section.kind.value.capitalize()}:", "", *told, "")

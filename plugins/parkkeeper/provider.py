@@ -40,6 +40,7 @@ def get_provider_info() -> dict[str, Any]:
         "versions": [__version__],
         "integrations": [{"integration-name": "Parkkeeper", "tags": ["software"]}],
         "operators": [{"integration-name": "Parkkeeper", "python-modules": ["parkkeeper.operators"]}],
+        "sensors": [{"integration-name": "Parkkeeper", "python-modules": ["parkkeeper.sensors"]}],
         "hooks": [{"integration-name": "Parkkeeper", "python-modules": ["parkkeeper.hooks"]}],
         "extra-links": ["parkkeeper.operators.links.NamespaceLink"],
         "connection-types": [

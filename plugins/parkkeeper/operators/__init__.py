@@ -1,6 +1,6 @@
 """Airflow operators: each validates its arguments, calls the core, and returns figures that become XComs."""
 
-from parkkeeper.operators.base import ParkkeeperOperator, TaskKilled
+from parkkeeper.operators.base import ParkkeeperOperator
 from parkkeeper.operators.erasure import EraseOperator
 from parkkeeper.operators.lag import LagCheckOperator
 from parkkeeper.operators.memory import (
@@ -18,6 +18,7 @@ from parkkeeper.operators.queue import (
     RotateRingOperator,
 )
 from parkkeeper.operators.redrive import RetryFailedOperator, UnparkOperator
+from parkkeeper.operators.task import TaskKilled
 
 __all__ = [
     "EraseOperator",

@@ -1,15 +1,15 @@
-"""What operators share: one session a task, its end when the task is killed, errors as Airflow has them."""
+"""What operators share: arguments that are checked first, figures that are told everywhere, a record of the run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime, timedelta
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, ClassVar
 
 import psycopg
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from parkkeeper import maintenance, migrations
@@ -17,7 +17,7 @@ from parkkeeper.assets import ALIASES
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments, reporting
 from parkkeeper.operators.errors import translated
-from parkkeeper.operators.links import NamespaceLink
+from parkkeeper.operators.task import NamespaceTask
 
 #: What an operator pushes: one XCom per key.
 Figures = dict[str, int | float | str | None]
@@ -26,19 +26,8 @@ Work = Callable[[psycopg.Connection[Any]], Figures]
 # Where a word begins in the name of a class.
 _ACTION = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
-#: The longest statement of a task without an `execution_timeout`.
-STATEMENT_TIMEOUT = timedelta(hours=1)
 
-
-class TaskKilled(KeyboardInterrupt):
-    """The task was told to end while it worked.
-
-    A kind of KeyboardInterrupt, because psycopg then cancels the running statement, and because no ``except
-    Exception`` between here and there takes it for a failure of its own.
-    """
-
-
-class ParkkeeperOperator(BaseOperator):
+class ParkkeeperOperator(NamespaceTask):
     """One action on one namespace.
 
     Parameters
@@ -61,10 +50,6 @@ class ParkkeeperOperator(BaseOperator):
     requires: ClassVar[str | None] = None
     #: Whether what was done is an event of an asset, the one of the family that is required.
     announces: ClassVar[bool] = True
-    operator_extra_links = (NamespaceLink(),)
-
-    _working = False
-    _killed = False
 
     def __init__(
         self,
@@ -173,53 +158,3 @@ class ParkkeeperOperator(BaseOperator):
         except psycopg.Error as error:
             # What was done is done, and what failed fails with its own error.
             self.log.warning("The run is missing from maintenance_run: %s", error.sqlstate or "no session")
-
-    def on_kill(self) -> None:
-        """End the work: the running statement is cancelled and `execute` raises.
-
-        Airflow calls this from the handler of the signal, and goes on where it was if nothing is raised. It
-        calls it too after an `execution_timeout`, when `execute` has been left already: there is nothing to
-        end then, and an exception would hide the timeout.
-        """
-        repeated, self._killed = self._killed, True
-        if self._working and not repeated:
-            raise TaskKilled(
-                "the task was told to end: its statement is cancelled and what it had open rolled back"
-            )
-
-    @contextmanager
-    def _killable(self) -> Iterator[None]:
-        self._working = True
-        try:
-            self._stop_if_killed()
-            yield
-            self._stop_if_killed()
-        finally:
-            self._working = False
-
-    def _stop_if_killed(self) -> None:
-        # Also for an exception that was raised in the handler and lost: in a finaliser or a callback Python
-        # drops it.
-        if self._killed:
-            raise TaskKilled("the task was told to end")
-
-    def _sessions(self, context: Context) -> Callable[[], AbstractContextManager[psycopg.Connection[Any]]]:
-        """Return what opens a session, also from another thread: Airflow is asked for the connection here."""
-        # Here and not above: the hook's imports would double what a DAG file takes to parse.
-        from parkkeeper.hooks import ParkkeeperHook
-
-        ti = context["ti"]
-        airflow_connection = ParkkeeperHook.get_connection(self.conn_id)
-
-        def open_session() -> AbstractContextManager[psycopg.Connection[Any]]:
-            hook = ParkkeeperHook(self.conn_id, connection=airflow_connection)
-            return hook.session(
-                application_name=f"af:{ti.dag_id}:{ti.task_id}:{ti.run_id}:{ti.try_number}",
-                # Below the task's own limit, so that the server says which statement it was and the task cleans
-                # up.
-                statement_timeout=self.execution_timeout * 0.9
-                if self.execution_timeout
-                else STATEMENT_TIMEOUT,
-            )
-
-        return open_session
