@@ -104,6 +104,7 @@ def test_prune_goes_on_until_nothing_is_left_and_its_figures_are_sums(
 
     ran = run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated))
 
+    assert ran.xcoms.pop("lock_ms") > 0
     assert (ran.state, ran.xcoms) == (
         "success",
         {

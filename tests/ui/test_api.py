@@ -80,6 +80,7 @@ def test_the_overview_says_what_needs_attention_gravest_first(
 ) -> None:
     record(connection, populated, "prune_with_carry", "pruned", timedelta(hours=2), pruned_failed=1)
     record(connection, populated, "rotate_ring", "skipped_busy", timedelta(minutes=5), ring="queue")
+    record(connection, populated, "rescue", "failed", timedelta(hours=25))
     record(connection, populated, "deadline", "missed", timedelta(hours=3))
     found = browser.get("/parkkeeper/api/overview").json()
     (one,) = found["namespaces"]
@@ -100,6 +101,7 @@ def test_the_overview_says_what_needs_attention_gravest_first(
     assert [(run["action"], run["outcome"]) for run in one["last_runs"]] == [
         ("deadline", "missed"),
         ("prune_with_carry", "pruned"),
+        ("rescue", "failed"),
         ("rotate_ring", "skipped_busy"),
     ]
     assert [(item["severity"], item["figure"]) for item in found["attention"]] == [
@@ -242,7 +244,7 @@ def test_history_adds_up_what_is_on_record_step_by_step(
         9,
         3.5,
     )
-    assert (second["formed"], second["parked"], second["backlog"], second["deadline_misses"]) == (7, 1, 4, 1)
+    assert (second["formed"], second["parked"], second["backlog"], second["deadline_misses"]) == (7, 1, 8, 1)
     assert found["truncated"] is False
     assert get(browser, migrated, "history", hours=2)["steps"][0]["failed_runs"] == 1
 

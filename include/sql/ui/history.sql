@@ -1,42 +1,40 @@
 -- What maintenance did over time, from its record.
 
--- name: buckets
--- The newest rows of the range, up to a limit, added up in steps of equal width that end now. A backlog is as it was at the
--- end of a step.
-WITH recorded AS MATERIALIZED (
-    SELECT ended_at, action, outcome, figures, started_at
-      FROM {schema}.maintenance_run
-     WHERE ended_at > now() - %(range)s::interval
-     ORDER BY ended_at DESC
-     LIMIT %(limit)s
-), stepped AS (
-    SELECT least(floor(extract(epoch FROM now() - ended_at) / %(step)s)::integer, %(steps)s - 1) AS back, recorded.*
-      FROM recorded
-)
-SELECT now() - make_interval(secs => (back + 1) * %(step)s) AS begins_at,
-       count(*) AS runs,
-       count(*) FILTER (WHERE action = 'deadline') AS deadline_misses,
-       count(*) FILTER (WHERE outcome = 'failed' AND action <> 'deadline') AS failed_runs,
-       count(*) FILTER (WHERE outcome = 'blocked') AS blocked_runs,
-       coalesce(sum((figures ->> 'carried_failed')::bigint), 0)::bigint AS carried_failed,
-       coalesce(sum((figures ->> 'pruned_failed')::bigint) FILTER (WHERE action = 'prune_with_carry'), 0)::bigint
-           AS pruned_failed,
-       coalesce(sum((figures ->> 'pruned_completed')::bigint), 0)::bigint AS pruned_completed,
-       coalesce(sum((figures ->> 'formed')::bigint) FILTER (WHERE action = 'formation_batch'), 0)::bigint AS formed,
-       coalesce(sum((figures ->> 'parked')::bigint) FILTER (WHERE action IN ('formation_batch', 'park_sweep')), 0)::bigint
-           AS parked,
-       max((figures ->> 'lock_ms')::float8) AS lock_ms,
-       (array_agg((figures ->> 'backlog')::bigint ORDER BY ended_at DESC) FILTER (WHERE figures ? 'backlog'))[1] AS backlog,
-       max((figures ->> 'oldest_pending_seconds')::float8) AS backlog_seconds
-  FROM stepped
- GROUP BY back
- ORDER BY back DESC
-
 -- name: bounds
--- The clock that the steps are cut by, and how many rows the range holds at most one more than is read.
+-- The clock that the steps are cut by, and the end of the oldest run that is not read any more where there are too many.
 SELECT now() AS ends_at,
-       (SELECT count(*) FROM (
-           SELECT FROM {schema}.maintenance_run WHERE ended_at > now() - %(range)s::interval LIMIT %(limit)s + 1) AS held) AS rows
+       (SELECT ended_at FROM {schema}.maintenance_run
+         WHERE ended_at > now() - %(range)s::interval
+         ORDER BY ended_at DESC
+        OFFSET %(limit)s LIMIT 1) AS cut_at
+
+-- name: steps
+-- Added up step by step, each a stretch of the index: grouped in one go, all rows would be sorted first.
+SELECT %(ends_at)s::timestamptz - make_interval(secs => (back + 1) * %(step)s) AS begins_at, step.*
+  FROM generate_series(%(steps)s - 1, 0, -1) AS back
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS runs,
+              count(*) FILTER (WHERE action = 'deadline') AS deadline_misses,
+              count(*) FILTER (WHERE outcome = 'failed' AND action <> 'deadline') AS failed_runs,
+              count(*) FILTER (WHERE outcome = 'blocked') AS blocked_runs,
+              coalesce(sum((figures ->> 'carried_failed')::bigint) FILTER (WHERE action = 'prune_with_carry'), 0)::bigint
+                  AS carried_failed,
+              coalesce(sum((figures ->> 'pruned_failed')::bigint) FILTER (WHERE action = 'prune_with_carry'), 0)::bigint
+                  AS pruned_failed,
+              coalesce(sum((figures ->> 'pruned_completed')::bigint) FILTER (WHERE action = 'prune_with_carry'), 0)::bigint
+                  AS pruned_completed,
+              coalesce(sum((figures ->> 'formed')::bigint) FILTER (WHERE action = 'formation_batch'), 0)::bigint AS formed,
+              coalesce(sum((figures ->> 'parked')::bigint) FILTER (WHERE action IN ('formation_batch', 'park_sweep')), 0)::bigint
+                  AS parked,
+              max((figures ->> 'lock_ms')::float8) FILTER (WHERE action = 'prune_with_carry') AS lock_ms,
+              max((figures ->> 'backlog')::bigint) FILTER (WHERE action IN ('formation_batch', 'freshness', 'park_sweep'))
+                  AS backlog,
+              max((figures ->> 'oldest_pending_seconds')::float8) FILTER (WHERE action = 'lag_check') AS backlog_seconds
+         FROM {schema}.maintenance_run
+        WHERE ended_at > greatest(%(ends_at)s::timestamptz - make_interval(secs => (back + 1) * %(step)s),
+                                  coalesce(%(cut_at)s::timestamptz, '-infinity'))
+          AND ended_at <= %(ends_at)s::timestamptz - make_interval(secs => back * %(step)s)) AS step
+ WHERE step.runs > 0
 
 -- name: last_runs
 -- Of each action the newest row: one step of the index an action.

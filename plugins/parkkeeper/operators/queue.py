@@ -249,6 +249,7 @@ class PruneWithCarryOperator(RingOperator):
                     "carried_failed": sum(one.carried_failed_rows for one in done),
                     "pruned_failed": sum(one.pruned_failed for one in done),
                     "pruned_completed": sum(one.pruned_completed for one in done),
+                    "lock_ms": max(one.lock_ms for one in done),
                 }
             return figures
 

@@ -17,6 +17,7 @@ GAUGES = frozenset(
             "backlog",
             "blocked_in_a_row",
             "expiring",
+            "lock_ms",
             "parked_share",
             "pinned_slots",
             "residual",

@@ -12,6 +12,7 @@ from parkkeeper.ui import models, words
 
 _ORDER = {severity: place for place, severity in enumerate(get_args(models.Severity))}
 
+DAY = timedelta(days=1)
 #: A turn that has waited for so long is not on its way.
 LATE = timedelta(hours=1)
 
@@ -21,6 +22,7 @@ _HELD_UP = {
     "blocked": "did not get its locks",
     "skipped_busy": "found no empty slot to open",
     "skipped_active": "found every slot in use",
+    "exceeded": "found a limit passed",
 }
 
 
@@ -92,7 +94,8 @@ def _found(
                 "overview",
             )
     for run in found.last_runs:
-        if trouble := _HELD_UP.get(run.outcome):
+        # A run that found nothing to do leaves no trace: what was so a day ago may have been cured since.
+        if (trouble := _HELD_UP.get(run.outcome)) and now - run.ended_at < DAY:
             yield (
                 "danger",
                 f"{run.action} {run.outcome}",

@@ -17,10 +17,10 @@ MOST_RUNS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """When the range ends, and how many runs it holds, counted to one more than are read."""
+    """When the range ends, and up to when runs are left out because there are too many; None: none are."""
 
     ends_at: datetime
-    rows: int
+    cut_at: datetime | None
 
 
 def read(namespace: str, hours: int) -> models.History:
@@ -38,12 +38,12 @@ def read(namespace: str, hours: int) -> models.History:
         bounds = reader.row("ui/history", "bounds", Bounds, range=wanted, limit=MOST_RUNS)
         steps = reader.rows(
             "ui/history",
-            "buckets",
+            "steps",
             models.Step,
-            range=wanted,
+            ends_at=bounds.ends_at,
+            cut_at=bounds.cut_at,
             step=int(step.total_seconds()),
             steps=STEPS,
-            limit=MOST_RUNS,
         )
     return models.History(
         namespace=namespace,
@@ -51,5 +51,5 @@ def read(namespace: str, hours: int) -> models.History:
         hours=hours,
         step_seconds=int(step.total_seconds()),
         steps=steps,
-        truncated=bounds.rows > MOST_RUNS,
+        truncated=bounds.cut_at is not None,
     )

@@ -189,8 +189,8 @@ class Step(BaseModel):
     pruned_completed: Count
     formed: Count
     parked: Count
-    lock_ms: float | None = Field(description="The longest that a prune held its locks.")
-    backlog: int | None = Field(description="Turns to be formed, at the end of the step.")
+    lock_ms: float | None = Field(description="How long a prune waited for its locks, at its longest.")
+    backlog: int | None = Field(description="Turns to be formed, at their most.")
     backlog_seconds: float | None = Field(description="The age of the longest waiting turn, at its highest.")
 
 

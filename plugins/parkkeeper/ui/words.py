@@ -50,7 +50,7 @@ HISTORY = (
         "Backlog",
         "turns",
         "amber",
-        "Turns that were still to be formed at the end of each step; it should not grow.",
+        "Turns that were still to be formed, at their most in each step; it should not grow.",
     ),
     Figure(
         "backlog_seconds",
@@ -64,7 +64,7 @@ HISTORY = (
         "Lock time",
         "milliseconds",
         "blue",
-        "The longest that a prune kept writers of a slot waiting.",
+        "How long a prune waited for the locks of a slot, at its longest: somebody reads for long.",
     ),
 )
 
