@@ -5,15 +5,18 @@
 GRANT USAGE, CREATE ON SCHEMA {schema} TO %(migrator)s;
 
 -- name: maintainer
+-- A function runs with the rights of its caller, so leave to run one gives nothing beyond those on the tables.
 -- Works on rows, and empties partitions by TRUNCATE: rotate, prune, rescue, roll-up, retries, settings, sweeps, expiry.
 -- It cannot change a table, nor write the ledger of migrations.
 GRANT USAGE ON SCHEMA {schema} TO %(maintainer)s;
 GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA {schema} TO %(maintainer)s;
 GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO %(maintainer)s;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO %(maintainer)s;
 REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON {schema}.schema_migration FROM %(maintainer)s;
 ALTER DEFAULT PRIVILEGES FOR ROLE %(migrator)s IN SCHEMA {schema}
     GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON TABLES TO %(maintainer)s;
 ALTER DEFAULT PRIVILEGES FOR ROLE %(migrator)s IN SCHEMA {schema} GRANT USAGE, SELECT ON SEQUENCES TO %(maintainer)s;
+ALTER DEFAULT PRIVILEGES FOR ROLE %(migrator)s IN SCHEMA {schema} GRANT EXECUTE ON FUNCTIONS TO %(maintainer)s;
 
 -- name: application
 -- Enqueues, works, appends, forms, reads, erases. It reads everything, decides nothing that belongs to the namespace (settings,
@@ -22,9 +25,11 @@ ALTER DEFAULT PRIVILEGES FOR ROLE %(migrator)s IN SCHEMA {schema} GRANT USAGE, S
 GRANT USAGE ON SCHEMA {schema} TO %(application)s;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO %(application)s;
 GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO %(application)s;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO %(application)s;
 ALTER DEFAULT PRIVILEGES FOR ROLE %(migrator)s IN SCHEMA {schema}
     GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO %(application)s;
 ALTER DEFAULT PRIVILEGES FOR ROLE %(migrator)s IN SCHEMA {schema} GRANT USAGE, SELECT ON SEQUENCES TO %(application)s;
+ALTER DEFAULT PRIVILEGES FOR ROLE %(migrator)s IN SCHEMA {schema} GRANT EXECUTE ON FUNCTIONS TO %(application)s;
 DO $revoke$
 DECLARE
     v_table text;

@@ -44,6 +44,12 @@ def login(connection, connect, namespace: str) -> Iterator[Login]:
                 sql.Identifier(namespace), sql.Identifier(roles["migrator"])
             )
         )
+        # As sites do that trust nobody: what the migrator makes is nobody else's to run.
+        connection.execute(
+            sql.SQL("ALTER DEFAULT PRIVILEGES FOR ROLE {} REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC").format(
+                sql.Identifier(roles["migrator"])
+            )
+        )
         migrator = session("migrator")
         for family in migrations.FAMILIES:
             migrations.migrate(migrator, namespace, family, queue_slots=4)
