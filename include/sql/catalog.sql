@@ -1,5 +1,9 @@
 -- What a namespace is made of, as Postgres prints it: to compare a live one with a fresh install.
 
+-- name: as_usual
+-- A session may have every name printed in quotes; until the transaction ends only those are that need them.
+SELECT set_config('quote_all_identifiers', 'off', true)
+
 -- name: objects
 -- One row an object: what it is, its name, and all that a migration decides of it. Owners, rights and tablespaces are the
 -- site's; NOT NULL is told by the columns, because Postgres 18 also lists it among the constraints. With an empty search_path

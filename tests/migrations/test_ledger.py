@@ -293,6 +293,15 @@ def test_the_callers_own_row_factory_does_not_change_how_the_ledger_is_read(
     migrations.require(session, namespace, "queue")
 
 
+def test_the_callers_own_kind_of_cursor_does_not_change_how_the_ledger_is_read(
+    connection, namespace: str, ship: Ship
+) -> None:
+    ship(ONE)
+    connection.cursor_factory = psycopg.ClientCursor
+    assert [row.version for row in migrations.migrate(connection, namespace, "queue")] == [1]
+    assert [row.version for row in migrations.status(connection, namespace, "queue").applied] == [1]
+
+
 def test_what_a_package_must_not_ship_is_refused(ship: Ship) -> None:
     for files in ({"1_one.sql": ""}, {"0001-one.sql": ""}, {"\u0660\u0660\u0660\u0661_one.sql": ""}):
         ship(files)

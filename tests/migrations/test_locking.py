@@ -111,6 +111,25 @@ def test_writers_queue_behind_a_migration_for_no_longer_than_its_lock_timeout(
     assert applied[0].retries >= 1
 
 
+def test_a_ledger_that_is_locked_is_waited_for_no_longer_than_the_lock_timeout(
+    connection, connect, namespace: str, ship: Ship, ledger: Ledger
+) -> None:
+    ship(ONE)
+    migrations.migrate(connection, namespace, "queue")
+    ship(TWO)
+    # The session's own timeouts would let it wait for longer.
+    holder = connect()
+    with holder.transaction():
+        holder.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(namespace, "schema_migration")))
+        with pytest.raises(
+            MigrationBlocked,
+            match=rf"namespace {namespace}: the ledger did not get its locks in 2 attempts of 0\.05 s \(55P03\)",
+        ):
+            migrations.migrate(connection, namespace, "queue", patience=SHORT)
+    migrations.migrate(connection, namespace, "queue", patience=SHORT)
+    assert ledger() == [1, 2]
+
+
 def test_a_retry_is_reported_with_the_file_and_the_attempt(
     connection, connect, namespace: str, ship: Ship, caplog: pytest.LogCaptureFixture
 ) -> None:

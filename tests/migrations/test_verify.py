@@ -147,6 +147,23 @@ def test_a_name_that_occurs_in_the_text_of_objects_makes_no_difference(
         connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
 
 
+def test_a_session_that_prints_every_name_with_quotes_sees_no_difference(connection, namespace: str) -> None:
+    migrations.migrate(connection, namespace, "queue", queue_slots=4)
+    connection.execute("SET quote_all_identifiers = on")
+    assert migrations.verify(connection, namespace).differences == ()
+    assert connection.execute("SHOW quote_all_identifiers").fetchone() == ("on",)
+
+
+def test_an_error_of_the_database_is_one_of_ours_and_shows_no_row(connection, namespace: str) -> None:
+    migrations.migrate(connection, namespace, "memory", target=1)
+    connection.execute("SET default_transaction_read_only = on")
+    refused = rf"namespace {namespace}: verify failed \(25006, ReadOnlySqlTransaction\): it left .* not write"
+    with pytest.raises(MigrationError, match=refused):
+        migrations.verify(connection, namespace)
+    with pytest.raises(MigrationError, match=r"0002_.* failed \(25006, ReadOnlySqlTransaction\).* not write"):
+        migrations.migrate(connection, namespace, "memory")
+
+
 def test_a_namespace_that_lags_is_compared_with_what_it_has(connection, namespace: str) -> None:
     migrations.migrate(connection, namespace, "memory", target=4)
     found = migrations.verify(connection, namespace)

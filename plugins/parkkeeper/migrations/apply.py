@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from parkkeeper.database import refuse_open_transaction, statements
 from parkkeeper.errors import MigrationError
-from parkkeeper.migrations.files import Migration, check
+from parkkeeper.migrations.files import QUEUE_SLOTS, Migration, check
 from parkkeeper.migrations.ledger import AppliedMigration, ledger_exists, one, plan, row_of, status
 from parkkeeper.migrations.locking import (
     Patience,
     Rest,
     blocked,
+    configured_transaction,
+    failed,
     locked_session,
     locked_transaction,
     passes,
 )
 from parkkeeper.namespace import Namespace
+
+T = TypeVar("T")
 
 _SQL = statements("namespace")
 _log = logging.getLogger(__name__)
@@ -83,7 +88,7 @@ def bring(
 ) -> list[AppliedMigration]:
     """Do what :func:`migrate` does; `rest` waits between two tries, and is asked before each migration."""
     done: list[AppliedMigration] = []
-    while pending := plan(connection, namespace, family, target=target):
+    while pending := _pending(connection, namespace, family, target, patience, rest):
         rest(0)
         applied = _apply_with_retry(connection, namespace, pending[0], queue_slots, patience, rest)
         if applied is not None:
@@ -99,6 +104,23 @@ def make_namespace(cursor: psycopg.Cursor[Any], namespace: Namespace) -> None:
         cursor.execute(_SQL.render("create_ledger", namespace))
 
 
+def _pending(
+    connection: psycopg.Connection[Any],
+    namespace: Namespace,
+    family: str,
+    target: int | None,
+    patience: Patience,
+    rest: Rest,
+) -> list[Migration]:
+    """Return what is to be applied; a ledger that is locked is waited for as a table is."""
+
+    def look(_: int) -> list[Migration]:
+        with configured_transaction(connection, namespace, patience, QUEUE_SLOTS.start):
+            return plan(connection, namespace, family, target=target)
+
+    return _patiently(f"namespace {namespace}: the ledger", "nothing was changed", patience, rest, look)
+
+
 def _apply_with_retry(
     connection: psycopg.Connection[Any],
     namespace: Namespace,
@@ -107,13 +129,21 @@ def _apply_with_retry(
     patience: Patience,
     rest: Rest,
 ) -> AppliedMigration | None:
-    where = f"namespace {namespace}: {migration.path}"
-
-    def attempt() -> AppliedMigration | None:
-        retries = retrying.statistics["attempt_number"] - 1
+    def attempt(retries: int) -> AppliedMigration | None:
         if migration.transaction:
             return _apply(connection, namespace, migration, queue_slots, patience, rest, retries)
         return _apply_alone(connection, namespace, migration, patience, rest, retries)
+
+    left = (
+        "it left nothing"
+        if migration.transaction
+        else "an invalid index may be left, which the next run replaces"
+    )
+    return _patiently(f"namespace {namespace}: {migration.path}", left, patience, rest, attempt)
+
+
+def _patiently(where: str, left: str, patience: Patience, rest: Rest, attempt: Callable[[int], T]) -> T:
+    """Call `attempt` with how often it was called before, until it gets its locks, and name `where` if it fails."""
 
     def report(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -133,23 +163,15 @@ def _apply_with_retry(
         sleep=rest,
         reraise=True,
     )
-    left = (
-        "it left nothing"
-        if migration.transaction
-        else "an invalid index may be left, which the next run replaces"
-    )
     try:
-        return retrying(attempt)
+        return retrying(lambda: attempt(retrying.statistics["attempt_number"] - 1))
     except psycopg.OperationalError as error:
         if passes(error):
             raise blocked(error, where, patience, patience.attempts, left) from None
-        error.add_note(f"while applying {where}: {left}")
+        error.add_note(f"at {where}: {left}")
         raise
     except psycopg.Error as error:
-        # Its message may hold a row.
-        raise MigrationError(
-            f"{where} failed ({error.sqlstate}, {type(error).__name__}): {left}; the server's log has more"
-        ) from None
+        raise failed(error, where, left) from None
 
 
 def _apply(

@@ -14,7 +14,7 @@ from parkkeeper.database import statements
 from parkkeeper.errors import MigrationError, UnknownNamespace
 from parkkeeper.migrations.files import FAMILIES
 from parkkeeper.migrations.ledger import status
-from parkkeeper.migrations.locking import Patience, blocked, locked_transaction, passes
+from parkkeeper.migrations.locking import Patience, blocked, failed, locked_transaction, passes
 from parkkeeper.migrations.scratch import fresh
 from parkkeeper.namespace import Namespace
 
@@ -76,7 +76,7 @@ def verify(
     MigrationBlocked
         Another runner works on the namespace, or a lock was not had.
     MigrationError
-        The role may not make a schema in this database.
+        The role may not make a schema in this database, or the database refused something else.
     """
     space = Namespace.of(namespace)
     with (
@@ -129,10 +129,13 @@ def translated(namespace: Namespace, action: str, patience: Patience) -> Iterato
         if not passes(error):
             raise
         raise blocked(error, where, patience, 1, "it left nothing") from None
+    except psycopg.Error as error:
+        raise failed(error, where, "it left nothing") from None
 
 
 def objects(cursor: psycopg.Cursor[Any], schema: Namespace, *, named: Namespace | None = None) -> Objects:
     """Return the objects of `schema`, as if the schema were called `named`."""
+    cursor.execute(_SQL.render("as_usual", schema))
     rows = cursor.execute(_SQL.render("objects", schema), {"schema": schema.name}).fetchall()
     found = {(kind, name): definition for kind, name, definition in rows}
     if named is None:

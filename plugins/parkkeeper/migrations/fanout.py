@@ -317,7 +317,7 @@ def find_namespaces(
     if not _PATTERN.fullmatch(pattern):
         raise InvalidArgument(f"pattern {pattern!r} is refused: a-z, 0-9, _, * and ?")
     like = "".join(_LIKE.get(character, character) for character in pattern)
-    with connection.cursor(row_factory=tuple_row) as cursor:
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         any_space = Namespace("a")  # the statement names no schema
         names = [name for (name,) in cursor.execute(_SQL.render("candidates", any_space), {"like": like})]
         return [name for name in names if _has(cursor, name, family)]
@@ -339,7 +339,7 @@ def _has(cursor: psycopg.Cursor[Any], name: str, family: str) -> bool:
 
 def _by_query(connection: psycopg.Connection[Any], query: str) -> list[str]:
     try:
-        with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
+        with connection.transaction(), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
             cursor.execute("SET TRANSACTION READ ONLY")
             # Binary results, because they are asked for in the protocol that takes one statement only.
             rows = cursor.execute(query.encode(), binary=True).fetchall()

@@ -160,7 +160,7 @@ def _ledger(
             "character is: make the database with ENCODING 'UTF8'"
         )
     try:
-        with connection.cursor(row_factory=tuple_row) as cursor:
+        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
             names = {
                 "ledger": f"{namespace}.schema_migration",
                 "schema": namespace.name,

@@ -24,6 +24,11 @@ _SQL = statements("namespace")
 _LONGEST = timedelta(days=7)
 _PAUSES = (0.02, 0.05, 0.1, 0.25)  # seconds between two tries for the namespace's lock; the last one repeats
 
+_ADVICE = {
+    "25006": "this session may not write: see default_transaction_read_only, or the server is a standby",
+    "25P04": "the transaction_timeout of the role or the database was shorter than the work",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -88,6 +93,16 @@ def blocked(
     )
 
 
+def failed(error: psycopg.Error, where: str, left: str) -> MigrationError:
+    """Return what to raise for an error that stays. Its message may hold a row, and is not shown."""
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        # Except for this one, which names what the role has no right to, and no row.
+        advice = error.diag.message_primary
+    else:
+        advice = _ADVICE.get(error.sqlstate or "", "the server's log has more")
+    return MigrationError(f"{where} failed ({error.sqlstate}, {type(error).__name__}): {left}; {advice}")
+
+
 def lock_key(namespace: Namespace) -> dict[str, int]:
     """Return the key of the namespace's lock, as the statements take it."""
     return {"key": advisory_key(namespace.name, "migrate")}
@@ -109,6 +124,17 @@ def configuration(patience: Patience, queue_slots: int, *, local: bool) -> dict[
 
 
 @contextmanager
+def configured_transaction(
+    connection: psycopg.Connection[Any], namespace: Namespace, patience: Patience, queue_slots: int
+) -> Iterator[psycopg.Cursor[Any]]:
+    """Open a transaction that has the settings of a migration, whatever the session's are."""
+    with transaction(connection, "migrate"), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(_SQL.render("read_committed", namespace))
+        cursor.execute(_SQL.render("configure", namespace), configuration(patience, queue_slots, local=True))
+        yield cursor
+
+
+@contextmanager
 def locked_transaction(
     connection: psycopg.Connection[Any],
     namespace: Namespace,
@@ -124,11 +150,7 @@ def locked_transaction(
         Another runner has the lock, who is named.
     """
     for _ in _tries(connection, namespace, patience, rest):
-        with transaction(connection, "migrate"), connection.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(_SQL.render("read_committed", namespace))
-            cursor.execute(
-                _SQL.render("configure", namespace), configuration(patience, queue_slots, local=True)
-            )
+        with configured_transaction(connection, namespace, patience, queue_slots) as cursor:
             if one(cursor, "try_lock", namespace, lock_key(namespace))[0]:
                 yield cursor
                 return
@@ -148,7 +170,7 @@ def locked_session(
         A pooler stands between us and the server, which could give the next statement to another session.
     """
     refuse_open_transaction(connection, "migrate")
-    with connection.cursor(row_factory=tuple_row) as cursor:
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         if one(cursor, "backend", namespace, {})[0] != connection.info.backend_pid:
             raise MigrationError(
                 f"namespace {namespace}: a migration without a transaction needs a session of its own, and this one "
@@ -183,7 +205,7 @@ def _tries(
         if left <= 0:
             break
         rest(min(next(pauses, _PAUSES[-1]), left))
-    with connection.cursor(row_factory=tuple_row) as cursor:
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         holder = cursor.execute(_SQL.render("holder", namespace), lock_key(namespace)).fetchone()
     who = f"pid {holder[0]}, application_name {holder[1]!r}" if holder else "it is gone by now"
     raise MigrationBlocked(

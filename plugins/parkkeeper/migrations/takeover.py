@@ -50,7 +50,8 @@ def baseline(
     MigrationDrift
         Something that the migrations make is missing or not as they make it; nothing was written.
     MigrationError
-        The ledger knows the family already, or the role may not make a schema in this database.
+        The ledger knows the family already, or the role may not make a schema in this database, or the database
+        refused something else.
     MigrationBlocked
         Another runner works on the namespace, or a lock was not had.
     """
