@@ -15,7 +15,12 @@ from airflow_env import run_task
 from parkkeeper import migrations
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory.errors import InvalidTurn
-from parkkeeper.operators import FreshnessOperator, ParkSweepOperator, RotateRingOperator
+from parkkeeper.operators import (
+    FormationBatchOperator,
+    FreshnessOperator,
+    ParkSweepOperator,
+    RotateRingOperator,
+)
 from parkkeeper.operators.errors import translated
 from parkkeeper.queue.errors import ConservationBroken
 
@@ -139,6 +144,20 @@ def test_tables_that_lack_a_migration_fail_for_good(connection: psycopg.Connecti
     ran = run_task(lambda: FreshnessOperator(task_id="task", namespace=namespace, retries=3))
     assert ran.state == "failed"
     assert "DatabaseOutdated" in str(ran.error)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"conn_id": "mistyped"}, {"extractor": "llm", "llm_conn_id": "mistyped"}]
+)
+def test_a_connection_that_is_not_defined_fails_for_good(namespace: str, arguments: dict[str, str]) -> None:
+    ran = run_task(
+        lambda: FormationBatchOperator(task_id="task", namespace=namespace, retries=3, **arguments)
+    )
+    assert ran.state == "failed"
+    assert isinstance(ran.error, AirflowFailException)
+    assert str(ran.error) == (
+        "The conn_id `mistyped` isn't defined: define it in Airflow, or name another one"
+    )
 
 
 def test_a_server_that_is_not_there_is_retried_and_its_password_not_shown(

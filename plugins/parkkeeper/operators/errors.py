@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from parkkeeper.errors import DatabaseUnavailable, MigrationBlocked, ParkkeeperError
 from parkkeeper.memory.errors import RebuildActive
@@ -31,6 +31,8 @@ def translated() -> Iterator[None]:
     """
     try:
         yield
+    except AirflowNotFoundException as error:
+        raise AirflowFailException(f"{error}: define it in Airflow, or name another one") from None
     except (DatabaseUnavailable, MigrationBlocked, RebuildActive) as error:
         raise AirflowException(str(error)) from None
     except ParkkeeperError as error:
