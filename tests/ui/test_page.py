@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import psycopg
@@ -268,3 +269,26 @@ def test_a_login_that_may_read_nothing_is_offered_nothing(
         assert browser.get("/parkkeeper/", params={"namespace": migrated}).status_code == 404
     finally:
         connection.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+def test_what_the_page_starts_is_what_the_dags_take(
+    browser: Any, connection: psycopg.Connection, populated: str
+) -> None:
+    from parkkeeper import dags
+
+    offered = {}
+    for part in ("view=overview", "view=triage", "view=triage&kind=print"):
+        html = browser.get(f"/parkkeeper/?namespace={populated}&{part}").text
+        for dag_id, conf in re.findall(r'data-dag="(\w+)"[^>]* data-conf="([^"]*)"', html):
+            offered[dag_id, tuple(json.loads(unescape(conf)))] = json.loads(unescape(conf))
+    assert {dag_id for dag_id, _ in offered} == {
+        "parkkeeper_queue_redrive",
+        "parkkeeper_park_sweep",
+        "parkkeeper_memory_rebuild",
+    }
+    for (dag_id, _), conf in offered.items():
+        params = getattr(dags, dag_id)().params
+        assert set(conf) <= set(params), dag_id
+        params.update(conf)
+        assert params.validate()["namespace"] == populated
+    assert {"queue", "kind"} <= {name for _, names in offered for name in names}
