@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
+from interrupts import Interruptible
 from parkkeeper import database, migrations
 from parkkeeper.migrations import Migration, apply
 
 KILL = "\nSELECT pg_terminate_backend(pg_backend_pid());\n"
+MOMENT = timedelta(seconds=30)
 # What a semicolon may stand in without ending a statement.
 _TOKEN = re.compile(
     r"'(?:[^']|'')*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/|BEGIN ATOMIC\b.*?\bEND;|;", re.DOTALL
@@ -125,3 +129,35 @@ def test_a_runner_that_is_killed_in_a_migration_is_succeeded_by_the_next_one(
     applied = migrations.migrate(connection, namespace, family, queue_slots=4)
     assert applied[0].version == halfway.version
     assert migrations.verify(connection, namespace).differences == ()
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["while it runs", "when it is just over"])
+def test_a_session_whose_run_was_interrupted_at_any_statement_is_free_again(
+    connection, connect, namespace: str, ship: Callable[[Mapping[str, str]], None], ledger, done: bool
+) -> None:
+    ship(
+        {
+            "0001_one.sql": "CREATE TABLE {schema}.one (id bigint);\n",
+            "0002_index.sql": "-- migrate: transaction=off\nCREATE INDEX CONCURRENTLY one_idx ON {schema}.one (id);\n",
+        }
+    )
+    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %s"
+    session = connect(connection_class=Interruptible)
+    interrupted = 0
+    while True:
+        session.interrupt_at(interrupted + 1, done=done)
+        try:
+            migrations.migrate(session, namespace, "queue")
+            break
+        except KeyboardInterrupt:
+            interrupted += 1
+        where = f"interrupted in wait {interrupted}"
+        if session.closed:  # as it is where it could not be made what it was
+            session = connect(connection_class=Interruptible)
+        assert session.info.transaction_status == psycopg.pq.TransactionStatus.IDLE, where
+        assert connection.execute(held, [session.info.backend_pid]).fetchone() == (0,), where
+        assert session.execute("SHOW search_path").fetchone() != ("",), where
+        migrations.migrate(session, namespace, "queue", patience=migrations.Patience(runner_timeout=MOMENT))
+        assert ledger() == [1, 2], where
+        connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(namespace)))
+    assert interrupted > 20

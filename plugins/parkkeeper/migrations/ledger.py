@@ -164,7 +164,7 @@ def _ledger(
             names = {
                 "ledger": f"{namespace}.schema_migration",
                 "schema": namespace.name,
-                "first_tables": _MADE.findall(packaged(family)[0].sql),
+                "first_tables": [made for first in packaged(family)[:1] for made in _MADE.findall(first.sql)],
             }
             exists, others, made = one(cursor, "look", namespace, names)
             if not exists and others:

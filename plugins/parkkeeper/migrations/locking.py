@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +12,14 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from parkkeeper.database import advisory_key, milliseconds, refuse_open_transaction, statements, transaction
+from parkkeeper.database import (
+    advisory_key,
+    bring_to_rest,
+    milliseconds,
+    refuse_open_transaction,
+    statements,
+    transaction,
+)
 from parkkeeper.errors import InvalidArgument, MigrationBlocked, MigrationError
 from parkkeeper.migrations.ledger import one
 from parkkeeper.namespace import Namespace
@@ -127,11 +134,21 @@ def configuration(patience: Patience, queue_slots: int, *, local: bool) -> dict[
 def configured_transaction(
     connection: psycopg.Connection[Any], namespace: Namespace, patience: Patience, queue_slots: int
 ) -> Iterator[psycopg.Cursor[Any]]:
-    """Open a transaction that has the settings of a migration, whatever the session's are."""
-    with transaction(connection, "migrate"), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(_SQL.render("read_committed", namespace))
-        cursor.execute(_SQL.render("configure", namespace), configuration(patience, queue_slots, local=True))
-        yield cursor
+    """Open a transaction that has the settings of a migration, whatever the session's are.
+
+    What an interrupt cuts short is ended and undone, so that the session is free again.
+    """
+    refuse_open_transaction(connection, "migrate")
+    try:
+        with transaction(connection, "migrate"), psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+            cursor.execute(_SQL.render("read_committed", namespace))
+            cursor.execute(
+                _SQL.render("configure", namespace), configuration(patience, queue_slots, local=True)
+            )
+            yield cursor
+    except BaseException:
+        bring_to_rest(connection)
+        raise
 
 
 @contextmanager
@@ -171,23 +188,37 @@ def locked_session(
     """
     refuse_open_transaction(connection, "migrate")
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        if one(cursor, "backend", namespace, {})[0] != connection.info.backend_pid:
-            raise MigrationError(
-                f"namespace {namespace}: a migration without a transaction needs a session of its own, and this one "
-                "goes through a pooler: connect to the server itself"
-            )
-        for _ in _tries(connection, namespace, patience, rest):
-            if one(cursor, "try_session_lock", namespace, lock_key(namespace))[0]:
-                break
-        found = one(cursor, "configured", namespace, {})
-        before = dict(zip(("lock_timeout", "statement_timeout", "search_path"), found, strict=True))
+        before: dict[str, str] = {}
+        locked: bool | None = False
         try:
+            if one(cursor, "backend", namespace, {})[0] != connection.info.backend_pid:
+                raise MigrationError(
+                    f"namespace {namespace}: a migration without a transaction needs a session of its own, and this "
+                    "one goes through a pooler: connect to the server itself"
+                )
+            found = one(cursor, "configured", namespace, {})
+            before = dict(zip(("lock_timeout", "statement_timeout", "search_path"), found, strict=True))
+            for _ in _tries(connection, namespace, patience, rest):
+                locked = None  # until the answer is there
+                locked = one(cursor, "try_session_lock", namespace, lock_key(namespace))[0]
+                if locked:
+                    break
             cursor.execute(_SQL.render("configure", namespace), configuration(patience, 4, local=False))
             yield cursor
         finally:
-            if not connection.closed:
-                cursor.execute(_SQL.render("restore", namespace), before)
-                cursor.execute(_SQL.render("session_unlock", namespace), lock_key(namespace))
+            bring_to_rest(connection)
+            if locked is not False and not connection.closed:
+                _release(cursor, namespace, before)
+
+
+def _release(cursor: psycopg.Cursor[Any], namespace: Namespace, before: Mapping[str, str]) -> None:
+    """Make the session what it was before it had the lock, or close it: then the server gives back the lock."""
+    try:
+        cursor.execute(_SQL.render("restore", namespace), before)
+        cursor.execute(_SQL.render("session_unlock", namespace), lock_key(namespace))
+    except BaseException:
+        cursor.connection.close()
+        raise
 
 
 def _tries(
