@@ -36,9 +36,9 @@ logfile = {directory}/log
 
 
 @pytest.fixture(scope="session")
-def pooled_dsn(dsn: str) -> Iterator[str]:
-    """How to reach the session's server through a pooler; it ends with this process, however that ends."""
-    server = conninfo.conninfo_to_dict(dsn)
+def pooler(server_dsn: str) -> Iterator[Path]:
+    """The socket's folder of a pooler before the session's server; it ends with this process, however that ends."""
+    server = conninfo.conninfo_to_dict(server_dsn)
     directory = Path(tempfile.mkdtemp(prefix="parkkeeper-pgbouncer-"))
     (directory / "users").write_text(f'"{server["user"]}" "{server["password"]}"\n', encoding="utf-8")
     ini = directory / "pgbouncer.ini"
@@ -55,11 +55,17 @@ def pooled_dsn(dsn: str) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        yield conninfo.make_conninfo(dsn, host=str(directory), port="6432")
+        yield directory
     finally:
         process.terminate()
         process.wait(30)
         shutil.rmtree(directory)
+
+
+@pytest.fixture
+def pooled_dsn(pooler: Path, dsn: str) -> str:
+    """How to reach the test's database through the pooler."""
+    return conninfo.make_conninfo(dsn, host=str(pooler), port="6432")
 
 
 @pytest.fixture
