@@ -25,7 +25,7 @@ from psycopg import conninfo, sql
 
 from parkkeeper import database, embedded
 from parkkeeper.demo import leash
-from parkkeeper.demo.client import AirflowClient, AirflowError, until
+from parkkeeper.demo.client import AirflowClient, AirflowError, AirflowUnreachable, until
 
 PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 USER = "admin"
@@ -160,7 +160,10 @@ class AirflowStandalone:
             health = self.client.health() if ours else {}
             say(health)
             if health and not warm:
-                self.client.warm_up()
+                try:
+                    self.client.warm_up()
+                except AirflowUnreachable:
+                    return {}  # it takes longer than one answer may: the next look asks again
                 warm.append(True)
             return health
 
