@@ -314,13 +314,18 @@ def find_namespaces(
     if query is not None:
         return _by_query(connection, query)
     assert pattern is not None
-    if not _PATTERN.fullmatch(pattern):
-        raise InvalidArgument(f"pattern {pattern!r} is refused: a-z, 0-9, _, * and ?")
+    check_pattern(pattern)
     like = "".join(_LIKE.get(character, character) for character in pattern)
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         any_space = Namespace("a")  # the statement names no schema
         names = [name for (name,) in cursor.execute(_SQL.render("candidates", any_space), {"like": like})]
         return [name for name in names if _has(cursor, name, family)]
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what is no pattern of names."""
+    if not _PATTERN.fullmatch(pattern):
+        raise InvalidArgument(f"pattern {pattern!r} is refused: a-z, 0-9, _, * and ?")
 
 
 def _has(cursor: psycopg.Cursor[Any], name: str, family: str) -> bool:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from parkkeeper.errors import InvalidArgument
+from parkkeeper.names import checked_name
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -80,6 +81,11 @@ def flag(field: str, value: Any) -> bool:
 def optional_text(value: Any) -> str | None:
     """Return text, or None if it was not given."""
     return str(value) if given(value) else None
+
+
+def optional_name(field: str, value: Any) -> str | None:
+    """Return the name of a queue, a kind or a scope, or None if it was not given."""
+    return checked_name(field, value) if given(value) else None
 
 
 def listed(field: str, value: Any) -> list[str]:

@@ -121,7 +121,7 @@ class FormationBatchOperator(ParkkeeperOperator):
         """Validate the arguments and return the batch."""
         extractor = _extractor(self.extractor, self.llm_conn_id)
         options: dict[str, Any] = {
-            "scope": arguments.optional_text(self.scope),
+            "scope": arguments.optional_name("scope", self.scope),
             "shard": (arguments.whole("shard", self.shard, 0), arguments.whole("shards", self.shards, 1)),
             "limit": arguments.whole("limit", self.limit, 1),
             "max_attempts": arguments.whole("max_attempts", self.max_attempts, 1),
@@ -184,6 +184,7 @@ class ParkSweepOperator(ParkkeeperOperator):
         "max_attempts",
         "is_dry_run",
     )
+    template_fields_renderers = {"unpark_classes": "json"}  # noqa: RUF012
     outcomes = ("swept", "noop")
     requires = "memory"
 
@@ -218,7 +219,7 @@ class ParkSweepOperator(ParkkeeperOperator):
             max_attempts=arguments.whole("max_attempts", self.max_attempts, 1),
             unpark_classes=(classes,) if isinstance(classes, str) else tuple(classes or ()),
             max_park_count=arguments.whole("max_park_count", self.max_park_count, 1),
-            scope=arguments.optional_text(self.scope),
+            scope=arguments.optional_name("scope", self.scope),
             parked_for=arguments.optional_duration("parked_for", self.parked_for),
             unpark_limit=arguments.whole("unpark_limit", self.unpark_limit, 1),
         )
@@ -326,7 +327,7 @@ class RebuildOperator(ParkkeeperOperator):
             "concurrency": concurrency,
             "limit": max(100, concurrency),
         }
-        scope = arguments.optional_text(self.scope)
+        scope = arguments.optional_name("scope", self.scope)
         first = arguments.optional_whole("from_offset", self.from_offset, 0)
         last = arguments.optional_whole("to_offset", self.to_offset, 0)
         since, before = arguments.window(

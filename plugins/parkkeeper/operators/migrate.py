@@ -11,6 +11,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from parkkeeper import migrations
 from parkkeeper.errors import InvalidArgument
+from parkkeeper.migrations.fanout import check_pattern
+from parkkeeper.migrations.files import check
+from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments
 from parkkeeper.operators.base import Figures, ParkkeeperOperator
 
@@ -59,6 +62,7 @@ class MigrateOperator(ParkkeeperOperator):
         *("family", "namespaces", "pattern", "query", "target", "queue_slots"),
         *("canary", "parallel", "on_error", "is_dry_run", "lock_timeout"),
     )
+    template_fields_renderers = {"namespaces": "json", "query": "sql"}  # noqa: RUF012
     outcomes = ("migrated", "noop")
 
     def __init__(
@@ -95,8 +99,12 @@ class MigrateOperator(ParkkeeperOperator):
             on_error=self.on_error,
             dry_run=arguments.flag("dry_run", self.is_dry_run),
         )
-        names = self._names()
         target = arguments.optional_whole("target", self.target, 1)
+        check(self.family, target, queue_slots)
+        names = self._names()
+        pattern = arguments.optional_text(self.pattern)
+        if pattern is not None:
+            check_pattern(pattern)
         patience = migrations.Patience(arguments.duration("lock_timeout", self.lock_timeout))
         connect = self._sessions(context)
         if names is None:
@@ -104,7 +112,7 @@ class MigrateOperator(ParkkeeperOperator):
                 names = migrations.find_namespaces(
                     connection,
                     self.family,
-                    pattern=arguments.optional_text(self.pattern),
+                    pattern=pattern,
                     query=arguments.optional_text(self.query),
                 )
         found = migrations.migrate_all(
@@ -132,10 +140,10 @@ class MigrateOperator(ParkkeeperOperator):
         if sum(given not in (None, "", "None") for given in ways) != 1:
             raise InvalidArgument("give one of namespace, namespaces, pattern and query")
         if arguments.given(self.namespace):
-            return [str(self.namespace)]
+            return [Namespace.of(str(self.namespace)).name]
         if not arguments.given(self.namespaces):
             return None
-        return arguments.listed("namespaces", self.namespaces)
+        return [Namespace.of(name).name for name in arguments.listed("namespaces", self.namespaces)]
 
     def _raise_for(self, found: migrations.FanOut) -> None:
         for one in found.failures:

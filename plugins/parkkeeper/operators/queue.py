@@ -21,6 +21,7 @@ from parkkeeper.operators.totals import totals
 from parkkeeper.queue import PruneRefused, QueueStorage
 from parkkeeper.queue.outcomes import PruneOutcome
 from parkkeeper.queue.ring import checked_ring
+from parkkeeper.queue.settings import checked_destination
 
 #: A ring has no more slots than this; a prune that has done so many leaves the rest to the next run.
 MOST_SLOTS = 256
@@ -212,9 +213,10 @@ class PruneWithCarryOperator(RingOperator):
         approved = arguments.optional_whole("approved_pruned_failed", self.approved_pruned_failed, 0)
         if most is not None and approved is not None:
             raise InvalidArgument("give one of max_pruned_failed and approved_pruned_failed")
+        carry_to = arguments.optional_text(self.carry_to)
         options: dict[str, Any] = {
             "ring": checked_ring(self.ring),
-            "carry_to": arguments.optional_text(self.carry_to),
+            "carry_to": None if carry_to is None else checked_destination("carry_to", carry_to),
             "lock_timeout": arguments.duration("lock_timeout", self.lock_timeout),
             "wait_for_snapshots": arguments.flag("wait_for_snapshots", self.wait_for_snapshots),
         }
@@ -256,15 +258,28 @@ class PruneWithCarryOperator(RingOperator):
         return work
 
 
-class RollupCountsOperator(RingOperator):
+class RollupCountsOperator(ParkkeeperOperator):
     """Fold the ledger of counts, so that counting stays cheap, and sweep unique keys of jobs that are gone.
 
     `outcome` is ``rolled_up``, ``noop``, ``skipped_active`` (a transaction that has been open for more than a minute
     keeps what would be deleted) or ``blocked``. `counters` is ``trusted``, or ``distrusted`` when they cannot be right
     or came from a dump: jobs are counted from their rows then, until the counters have been rebuilt.
+
+    Parameters
+    ----------
+    lock_timeout
+        How long to wait for a lock before the outcome is ``blocked``: a timedelta or seconds, 5 s at most.
     """
 
+    template_fields: Sequence[str] = (*ParkkeeperOperator.template_fields, "lock_timeout")
     outcomes = ("rolled_up", "noop", "blocked", "skipped_active")
+    requires = "queue"
+
+    def __init__(
+        self, *, lock_timeout: timedelta | float | str = timedelta(milliseconds=50), **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.lock_timeout = lock_timeout
 
     def prepare(self, namespace: Namespace) -> Work:
         """Validate the arguments and return the roll-up."""

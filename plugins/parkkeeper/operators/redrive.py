@@ -10,6 +10,7 @@ import psycopg
 
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import MemoryStore
+from parkkeeper.memory.parking import check_classes
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments
 from parkkeeper.operators.base import Figures, ParkkeeperOperator, Work
@@ -74,7 +75,8 @@ class RetryFailedOperator(ParkkeeperOperator):
 
     def prepare(self, namespace: Namespace) -> Work:
         """Validate the arguments and return the redrive."""
-        queue, kind = arguments.optional_text(self.job_queue), arguments.optional_text(self.kind)
+        queue = arguments.optional_name("job_queue", self.job_queue)
+        kind = arguments.optional_name("kind", self.kind)
         job_ids = arguments.optional_ids("job_ids", self.job_ids)
         since, before = arguments.window(
             "finalized_from", self.finalized_from, "finalized_before", self.finalized_before
@@ -171,9 +173,12 @@ class UnparkOperator(ParkkeeperOperator):
 
     def prepare(self, namespace: Namespace) -> Work:
         """Validate the arguments and return the unparking."""
+        error_class = arguments.optional_text(self.error_class)
+        if error_class is not None:
+            check_classes([error_class])
         which: dict[str, Any] = {
-            "scope": arguments.optional_text(self.scope),
-            "error_class": arguments.optional_text(self.error_class),
+            "scope": arguments.optional_name("scope", self.scope),
+            "error_class": error_class,
             "older_than": arguments.optional_duration("older_than", self.older_than),
             "limit": arguments.optional_whole("limit", self.limit, 1),
             "max_park_count": arguments.optional_whole("max_park_count", self.max_park_count, 1),
