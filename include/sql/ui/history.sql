@@ -37,7 +37,8 @@ SELECT %(ends_at)s::timestamptz - make_interval(secs => (back + 1) * %(step)s) A
  WHERE step.runs > 0
 
 -- name: last_runs
--- Of each action the newest row: one step of the index an action.
+-- Of each action the newest row: one step of the index an action. Compared as a pair: for an action alone the index on
+-- times may be walked from its end, which is all of it for one that has long not run.
 WITH RECURSIVE known AS (
     (SELECT action FROM {schema}.maintenance_run ORDER BY action LIMIT 1)
     UNION ALL
@@ -49,7 +50,11 @@ SELECT newest.action, newest.outcome, newest.started_at, newest.ended_at, newest
        newest.task_id
   FROM known
  CROSS JOIN LATERAL (
-       SELECT * FROM {schema}.maintenance_run AS run WHERE run.action = known.action ORDER BY run.ended_at DESC LIMIT 1) AS newest
+       SELECT *
+         FROM {schema}.maintenance_run AS run
+        WHERE (run.action, run.ended_at) <= (known.action, timestamptz 'infinity')
+        ORDER BY run.action DESC, run.ended_at DESC
+        LIMIT 1) AS newest
  ORDER BY newest.action
  LIMIT 50
 
