@@ -387,10 +387,12 @@ def test_an_erasure_is_requested_and_carried_out_by_its_number(run, support: str
         run("memory", "turn", "-n", support, "-s", "ada", "--offset", "0", "--json").json["status"]
         == "pending"
     )
+    assert run("memory", "erasure-requests", "-n", support, "--json").json == [asked.json]
     receipt = run("memory", "erase-requested", "-n", support, request_id, "--json")
     assert (receipt.code, list(receipt.json)) == (0, keys(ErasureReceipt))
     assert (receipt.json["request_id"], receipt.json["deleted"]["observation"]) == (request_id, 1)
     assert run("memory", "erase-requested", "-n", support, request_id, "--json").json == receipt.json
+    assert run("memory", "erasure-requests", "-n", support).out == "no erasure waits\n"
     unknown = run("memory", "erase-requested", "-n", support, "00000000-0000-0000-0000-000000000000")
     assert "no erasure was requested" in unknown.failed(1)
 

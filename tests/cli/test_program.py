@@ -51,7 +51,7 @@ def test_the_commands_are_those_that_are_promised() -> None:
         "expiring ring show cancel set grow evacuate roll-up rebuild-counters",
         ("memory",): "append form freshness turn parked unpark circuit erase recall "
         "sweep verify rebuild rebuilds pause resume cap settings expire drop drop-namespace "
-        "request-erasure erase-requested",
+        "request-erasure erase-requested erasure-requests",
     }
     assert set(EVERY) == {(*group, name) for group, names in promised.items() for name in names.split()}
 

@@ -51,6 +51,16 @@ def test_a_request_erases_nothing_and_names_nobody_until_it_is_carried_out(
     assert (done.turns, done.receipt) == (0, receipt)
 
 
+def test_requests_wait_in_their_order_until_they_are_carried_out(store: MemoryStore) -> None:
+    store.append("s", say("x"), subject="ann")
+    first, second = (store.request_erasure(subject=name, reason="subject_request") for name in ("ann", "bob"))
+    store.erase(scope="elsewhere", reason="mistake")
+    assert store.erasure_requests() == [first, second]
+    assert store.erasure_requests(limit=1) == [first]
+    store.erase_requested(first.request_id)
+    assert store.erasure_requests() == [second]
+
+
 def test_a_request_is_carried_out_once(store: MemoryStore, db: Database) -> None:
     store.append("s", say("x"), subject="ann")
     request_id = store.request_erasure(subject="ann", scope="s", reason="subject_request").request_id

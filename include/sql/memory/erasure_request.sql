@@ -11,6 +11,14 @@ SELECT request_id, requested_at, reason, scope, subject_digest, by_ids, observat
   FROM {schema}.erasure_request
  WHERE request_id = %(request_id)s AND action = 'erase'
 
+-- name: waiting
+-- Erasures that were asked for and are not carried out, or left something; the oldest first.
+SELECT request_id
+  FROM {schema}.erasure_request
+ WHERE action = 'erase' AND clean IS NOT TRUE AND NOT (by_ids AND observation_ids IS NULL)
+ ORDER BY requested_at, request_id
+ LIMIT %(limit)s
+
 -- name: subjects
 -- The next subjects in their order, one probe of the index each, however many turns each has.
 WITH RECURSIVE found AS (

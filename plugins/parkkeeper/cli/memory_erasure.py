@@ -1,4 +1,4 @@
-"""``parkkeeper memory request-erasure`` and ``erase-requested``: an erasure in two steps, by two people."""
+"""An erasure in two steps, by two people: ``parkkeeper memory request-erasure`` and ``erase-requested``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands to those of the memory."""
     app.command("request-erasure")(request_erasure)
     app.command("erase-requested")(erase_requested)
+    app.command("erasure-requests")(erasure_requests)
 
 
 def request_erasure(
@@ -54,3 +55,18 @@ def erase_requested(
     """
     with ready(dsn, namespace, "memory") as (connection, space):
         show_receipt(MemoryStore(connection, space).erase_requested(request_id), json)
+
+
+def erasure_requests(
+    namespace: NamespaceName,
+    limit: Annotated[int, typer.Option(metavar="REQUESTS", help="At most so many.")] = 100,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """List the requested erasures that wait to be carried out, or left something, the oldest first.
+
+    Example: `parkkeeper memory erasure-requests -n support`
+    """
+    with ready(dsn, namespace, "memory") as (connection, space):
+        found = MemoryStore(connection, space).erasure_requests(limit=limit)
+    emit(found, as_json=json, empty="no erasure waits")

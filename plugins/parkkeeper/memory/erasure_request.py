@@ -52,6 +52,12 @@ def look(session: Session, request_id: UUID, digests: Digests) -> ErasureRequest
     return _of(row, 0 if wanted is None else erasure.number_matching(session, wanted))
 
 
+def waiting(session: Session, limit: int, digests: Digests) -> list[ErasureRequest]:
+    """Return the requests that are not carried out, each as :func:`look` does."""
+    rows = session.execute(_SQL, "waiting", {"limit": limit}).fetchall()
+    return [look(session, row.request_id, digests) for row in rows]
+
+
 def carry_out(session: Session, request_id: UUID, digests: Digests) -> ErasureReceipt:
     """Erase what a request asks for, once; what was not clean is tried again."""
     refuse_open_transaction(session.connection, "erase_requested")

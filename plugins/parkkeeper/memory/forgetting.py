@@ -8,7 +8,7 @@ from uuid import UUID
 
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import erasure, erasure_request, expiry, log
-from parkkeeper.memory.arguments import check_subject, checked_ids
+from parkkeeper.memory.arguments import check_counts, check_subject, checked_ids
 from parkkeeper.memory.digests import Digests
 from parkkeeper.memory.erasure import Wanted
 from parkkeeper.memory.outcomes import ErasureReceipt, ErasureRequest
@@ -78,6 +78,12 @@ class Forgetting:
         """
         with self._session.action("erasure_request"):
             return erasure_request.look(self._session, erasure_request.checked_id(request_id), self._digest())
+
+    def erasure_requests(self, *, limit: int = 100) -> list[ErasureRequest]:
+        """Return the requests that wait to be carried out, or left something, the oldest first."""
+        check_counts(limit=limit)
+        with self._session.action("erasure_requests"):
+            return erasure_request.waiting(self._session, limit, self._digest())
 
     def erase_requested(self, request_id: UUID | str) -> ErasureReceipt:
         """Carry a request out, as :meth:`erase` does; one that has been carried out and was clean stays as it is.
