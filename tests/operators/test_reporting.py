@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from airflow.models.asset import AssetEvent, AssetModel
 from airflow.models.xcom import XComModel
 from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
@@ -74,16 +76,19 @@ def test_what_did_nothing_or_only_looked_is_no_event(store: MemoryStore, migrate
     assert [events(asset(migrated).uri) for asset in (memory_asset, queue_asset)] == before
 
 
-class Sink:
+class Sink(NoStatsLogger):
     """A backend for Airflow's metrics that keeps what it is told."""
 
     def __init__(self) -> None:
         self.told: dict[str, float] = {}
+        self.gauges: set[str] = set()
 
-    def incr(self, stat: str, count: int = 1, rate: float = 1, *, tags: dict[str, str] | None = None) -> None:
+    def incr(  # type: ignore[override]
+        self, stat: str, count: int = 1, rate: float = 1, *, tags: dict[str, str] | None = None
+    ) -> None:
         self.told[stat] = count
 
-    def gauge(
+    def gauge(  # type: ignore[override]
         self,
         stat: str,
         value: float,
@@ -93,22 +98,45 @@ class Sink:
         tags: dict[str, str] | None = None,
     ) -> None:
         self.told[stat] = value
+        self.gauges.add(stat)
 
 
-def test_deltas_are_counters_totals_are_gauges_and_names_are_documented() -> None:
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    """What Airflow's metrics go to meanwhile."""
     sink = Sink()
-    stats.initialize(factory=lambda: sink, export_legacy_names=False)  # type: ignore[arg-type,return-value]
-    try:
-        figures = {
-            "outcome": "pruned",
-            "slot": 3,
-            "pruned_failed": 2,
-            "carried_failed": 0,
-            "pruned_failed_total": 9,
-        }
-        reporting.count("prune_with_carry", "orders", figures)
-    finally:
-        stats.initialize(factory=NoStatsLogger, export_legacy_names=False)
+    stats.initialize(factory=lambda: sink, export_legacy_names=False)
+    yield sink
+    stats.initialize(factory=NoStatsLogger, export_legacy_names=False)
+
+
+def told(sink: Sink) -> dict[str, float]:
+    return {name: value for name, value in sink.told.items() if name.startswith("parkkeeper.")}
+
+
+def test_a_dry_run_is_counted_nowhere_and_what_only_stands_is_never_added_up(
+    store: MemoryStore, migrated: str, sink: Sink
+) -> None:
+    run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, dry_run="true"))
+    assert told(sink) == {}
+    store.append("a", [{"role": "user", "content": "hello"}])
+    run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated))
+    assert told(sink)["parkkeeper.formation_batch.formed"] == 1
+    assert "parkkeeper.formation_batch.formed" not in sink.gauges
+    run_task(lambda: FreshnessOperator(task_id="freshness", namespace=migrated))
+    assert told(sink)["parkkeeper.freshness.formed"] == 1
+    assert {"parkkeeper.freshness.formed", "parkkeeper.freshness.erased"} <= sink.gauges
+
+
+def test_deltas_are_counters_totals_are_gauges_and_names_are_documented(sink: Sink) -> None:
+    figures = {
+        "outcome": "pruned",
+        "slot": 3,
+        "pruned_failed": 2,
+        "carried_failed": 0,
+        "pruned_failed_total": 9,
+    }
+    reporting.count("prune_with_carry", "orders", figures)
     assert sink.told == {
         "parkkeeper.prune_with_carry.outcome.pruned": 1,
         "parkkeeper.prune_with_carry.pruned_failed": 2,

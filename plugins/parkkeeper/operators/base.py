@@ -88,14 +88,11 @@ class ParkkeeperOperator(NamespaceTask):
 
     def _report(self, context: Context, figures: Figures) -> None:
         """Tell metrics of the figures, and an asset of work that was done."""
+        if arguments.flag("dry_run", getattr(self, "is_dry_run", False)):
+            return
         namespace = str(self.namespace or "several")
         reporting.count(self._action(), namespace, figures)
-        dry_run = arguments.flag("dry_run", getattr(self, "is_dry_run", False))
-        if (
-            not (self.announces and self.requires)
-            or dry_run
-            or figures["outcome"] in maintenance.NOTHING_DONE
-        ):
+        if not (self.announces and self.requires) or figures["outcome"] in maintenance.NOTHING_DONE:
             return
         if self.failure(figures) is None:
             ring = str(getattr(self, "ring", "queue"))

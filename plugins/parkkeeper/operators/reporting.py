@@ -18,6 +18,8 @@ GAUGES = frozenset(
             "blocked_in_a_row",
             "expiring",
             "lock_ms",
+            "matched",
+            "namespaces",
             "parked_share",
             "pinned_slots",
             "residual",
@@ -25,6 +27,8 @@ GAUGES = frozenset(
         *("scopes", "scopes_behind", "stored", "version"),
     }
 )
+#: Actions all of whose numbers do: one of a run adds up to nothing with that of the next.
+STANDING = frozenset({"freshness", "lag_check", "rebuild"})
 #: Numbers for people, which no metric is made of.
 UNTOLD = frozenset({"slot", "generation", "through_offset"})
 
@@ -37,7 +41,7 @@ def count(action: str, namespace: str, figures: Mapping[str, Any]) -> None:
         if isinstance(figure, bool) or not isinstance(figure, int | float) or key in UNTOLD:
             continue
         name = f"parkkeeper.{action}.{key}"
-        if key in GAUGES or key.endswith(("_total", "_seconds")):
+        if action in STANDING or key in GAUGES or key.endswith(("_total", "_seconds")):
             stats.gauge(name, figure, tags=tags)
         elif figure:
             stats.incr(name, int(figure), tags=tags)
