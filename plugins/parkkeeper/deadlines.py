@@ -13,9 +13,10 @@ from pkgutil import resolve_name
 from typing import Any
 
 import psycopg
-from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]
+from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference, Variable  # type: ignore[attr-defined]
 
-from parkkeeper.errors import ParkkeeperError
+from parkkeeper.errors import InvalidArgument, InvalidNamespace, ParkkeeperError
+from parkkeeper.operators import arguments
 from parkkeeper.provider import option
 
 log = logging.getLogger(__name__)
@@ -80,20 +81,36 @@ async def missed(
     chosen = (run.get("conf") or {}).get("namespace") or namespace
     # In a thread: it waits for a database, and the triggers of others share this loop.
     recorded = asyncio.to_thread(_record, miss, chosen, conn_id or option("conn_id"), namespaces_variable)
-    for error in await asyncio.gather(recorded, _notify(miss), return_exceptions=True):
-        if error is not None:
-            raise error
+    not_recorded, not_told = await asyncio.gather(recorded, _notify(miss), return_exceptions=True)
+    if not_recorded is None and not_told is not None:
+        raise not_told
+    if not_told is not None:
+        log.error("The notifier was not told of the missed deadline: %s", type(not_told).__name__)
+    if not_recorded is not None:
+        raise not_recorded
+
+
+def named_by(variable: str) -> list[str]:
+    """Return the namespaces that an Airflow Variable names, one at least.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no such Variable, or it is no list of names, or an empty one.
+    """
+    names = arguments.listed(f"Variable {variable}", Variable.get(variable, default=None))
+    if not names:
+        raise InvalidArgument(f"Variable {variable} names no namespace: set it to a JSON list of names")
+    return names
 
 
 def _record(miss: Miss, namespace: str | None, conn_id: str, variable: str | None) -> None:
     """Write the row of a miss into the namespaces of its run; without any there is nowhere to write it."""
-    from airflow.sdk import Variable
-
     from parkkeeper import maintenance
     from parkkeeper.hooks import ParkkeeperHook
     from parkkeeper.namespace import Namespace
 
-    names = [namespace] if namespace else json.loads(Variable.get(variable)) if variable else []
+    names = [namespace] if namespace else named_by(variable) if variable else []
     if not names:
         return
     figures = {"state": miss["state"], "deadline": str(miss["deadline"])}
@@ -115,6 +132,8 @@ def _record(miss: Miss, namespace: str | None, conn_id: str, variable: str | Non
                     figures=figures,
                     run=run,
                 )
+            except InvalidNamespace as error:
+                lost.append(f"{name} ({type(error).__name__})")
             except psycopg.Error as error:
                 lost.append(f"{name} ({error.sqlstate or type(error).__name__})")
     if lost:

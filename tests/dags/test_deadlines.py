@@ -96,6 +96,35 @@ def test_a_miss_that_cannot_be_recorded_is_told_all_the_same_and_is_an_error(
     assert len(rows(connection, recorder)) == 1
 
 
+def test_a_name_that_no_namespace_can_have_keeps_no_other_from_its_record(
+    connection: psycopg.Connection[Any], recorder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_ALL_OF_THEM", json.dumps(["No Name", recorder]))
+    with pytest.raises(ParkkeeperError, match=r"not recorded in No Name \(InvalidNamespace\)$"):
+        asyncio.run(missed(miss(), None, None, "all_of_them"))
+    assert len(rows(connection, recorder)) == 1
+
+
+@pytest.mark.parametrize("value", [None, '"orders"', "orders", "{}", "[1]", "[]"])
+def test_a_variable_that_names_nothing_is_an_error(
+    told: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    if value is not None:
+        monkeypatch.setenv("AIRFLOW_VAR_ALL_OF_THEM", value)
+    with pytest.raises(ParkkeeperError, match="Variable all_of_them"):
+        asyncio.run(missed(miss(), None, None, "all_of_them"))
+    assert len(told) == 1
+
+
+def test_neither_a_record_nor_a_notice_that_is_lost_hides_the_other(
+    namespace: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AIRFLOW__PARKKEEPER__DEADLINE_NOTIFIER", "told.NoSuchNotifier")
+    with pytest.raises(ParkkeeperError, match="not recorded"):
+        asyncio.run(missed(miss(), namespace))
+    assert "notifier was not told of the missed deadline: AttributeError" in caplog.text
+
+
 def test_a_run_of_no_namespace_is_recorded_nowhere(told: list[tuple[str, dict[str, Any]]]) -> None:
     asyncio.run(missed(miss()))
     assert len(told) == 1

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pendulum
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Context, Param, Variable, XComArg, get_current_context, task
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk import DAG, Context, Param, XComArg, get_current_context, task
+from airflow.sdk.exceptions import AirflowException
 
-from parkkeeper.deadlines import alert
+from parkkeeper.deadlines import alert, named_by
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.operators import LagCheckOperator, ParkkeeperOperator, arguments
+from parkkeeper.operators import LagCheckOperator, ParkkeeperOperator
 from parkkeeper.operators.errors import translated
 from parkkeeper.provider import option
 
@@ -96,15 +96,12 @@ def chosen_namespaces(one: str | None, variable: str) -> list[str]:
     Raises
     ------
     AirflowFailException
-        There is no such Variable, or it is no list of names.
+        There is no such Variable, or it is no list of names, or an empty one.
     """
     if one is not None:
         return [one]
     with translated():
-        names = arguments.listed(f"Variable {variable}", Variable.get(variable, default=None))
-    if not names:
-        raise AirflowFailException(f"Variable {variable} names no namespace: set it to a JSON list of names")
-    return names
+        return named_by(variable)
 
 
 def namespaces_task(variable: str | None) -> XComArg | None:
