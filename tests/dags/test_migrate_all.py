@@ -81,3 +81,8 @@ def test_without_canaries_a_chunk_that_fails_leaves_the_others_done(
     assert tasks["migrate"] == ["failed", "success"]
     for name in tenants[1:]:
         migrations.require(connection, name, "memory")
+
+
+def test_a_pattern_that_finds_nothing_fails_the_run(namespace: str) -> None:
+    state, tasks = run(f"{namespace}_none")
+    assert (state, tasks["find"], tasks["migrate"]) == ("failed", ["failed"], ["upstream_failed"])

@@ -9,15 +9,16 @@ from airflow.sdk import DAG, Param, get_current_context, task
 
 from parkkeeper.dags.common import maintenance_dag
 from parkkeeper.deadlines import alert
+from parkkeeper.errors import InvalidArgument
 from parkkeeper.operators import MigrateOperator
 from parkkeeper.provider import option
 
 DOC = """\
 Bring many namespaces up to date, first a few as canaries.
 
-Run it by hand after each upgrade of the package. It finds the namespaces, migrates the canaries, and, if all of them
-succeed, the others in chunks, four tasks at a time at most. A namespace that fails fails its chunk's task, whose log
-names it and the reason; all others are done. Clear the tasks that failed to go on.
+Run it by hand after each upgrade of the package. It finds the namespaces, and fails if there is none; it migrates the
+canaries, and, if all of them succeed, the others in chunks, four tasks at a time at most. A namespace that fails fails
+its chunk's task, whose log names it and the reason; all others are done. Clear the tasks that failed to go on.
 
 **Parameters**: `canary`, how many to do first; `chunk`, how many namespaces a task does; `lock_timeout_seconds`, how
 long a statement waits for a lock, and writers behind it.
@@ -109,4 +110,11 @@ def _found(conn_id: str, family: str, pattern: str | None, query: str | None) ->
             application_name="parkkeeper-migrate-all", statement_timeout=timedelta(minutes=5)
         ) as connection,
     ):
-        return migrations.find_namespaces(connection, family, pattern=pattern, query=query)
+        names = migrations.find_namespaces(connection, family, pattern=pattern, query=query)
+        if not names:
+            raise InvalidArgument(
+                f"no namespace of family {family} is found by "
+                + (f"pattern {pattern!r}" if query is None else "the query")
+                + ": a run that migrates none is no success; look at it and at the connection"
+            )
+        return names
