@@ -95,7 +95,10 @@ def test_a_dag_has_what_keeps_it_from_hanging_or_piling_up(dag_id: str) -> None:
             continue
         if isinstance(task, EmptyOperator):
             continue  # the scheduler ends it without a worker
-        assert task.retries == 2
+        # A prune that was approved is tried once: what a lost try had dropped would be dropped again, of other jobs.
+        assert task.retries == (
+            0 if (dag_id, task.task_id) == ("parkkeeper_queue_prune_approved", "prune") else 2
+        )
         assert task.retry_delay >= timedelta(seconds=30)
         assert timedelta(0) < task.execution_timeout <= longest
 

@@ -27,7 +27,8 @@ Prune beyond the guard, once somebody has approved how many failed jobs that dro
 
 `look` counts, without a change, what the prune of the oldest reclaimable slot would drop; when there is nothing to
 reclaim, all is skipped. `approve` shows the figures and waits for a person. `prune` then drops as many failed jobs as
-were approved, and no more: if more are past their retention by then, the slot is left as it is and the run fails.
+were approved, and no more: if more are past their retention by then, the slot is left as it is and the run fails. It is
+tried once, since another try would not know what a lost one had dropped: start a new run, which counts anew.
 Rejected, or not answered in time, the run fails and nothing was dropped.
 
 **Parameters**: `namespace`; `failed_retention_seconds` (none: what the namespace says); `lock_timeout_seconds`.
@@ -153,6 +154,8 @@ def parkkeeper_queue_prune_approved(
         prune = PruneWithCarryOperator(
             task_id="prune",
             approved_pruned_failed="{{ ti.xcom_pull(task_ids='look', key='pruned_failed') }}",
+            # Another try would not know what the lost one had dropped, and might drop as many again.
+            retries=0,
             post_execute=fail_on("blocked", "skipped_active"),
             **defaults,
         )
