@@ -38,6 +38,9 @@ APPROVED = ("parkkeeper_erasure", "parkkeeper_queue_prune_approved")
 #: These may be backfilled, and are never started by the clock.
 BACKFILLED = ("parkkeeper_memory_rebuild", "parkkeeper_queue_redrive")
 
+#: What a template could not tell from a name that was not given, and then all are meant.
+NO_NAMES = ("", " ", "None", " None ", "None\n")
+
 
 def make(dag_id: str, **arguments: Any) -> DAG:
     dag: DAG = getattr(dags, dag_id)(**arguments)
@@ -153,7 +156,8 @@ def test_a_dag_survives_the_way_to_the_scheduler(dag_id: str) -> None:
             for bound in ("from", "before")
             for value in ("yesterday", "2026-03-02", 1)
         ],
-        *[("parkkeeper_queue_redrive", "queue", value) for value in ("", "q" * 201, 1)],
+        *[("parkkeeper_queue_redrive", "queue", value) for value in (*NO_NAMES, "q" * 201, 1)],
+        *[("parkkeeper_queue_redrive", "kind", value) for value in NO_NAMES],
         *[("parkkeeper_queue_redrive", "limit", value) for value in (0, "all")],
         *[("parkkeeper_migrate", "queue_slots", slots) for slots in (3, 257, "16", 4.5, None)],
         *[("parkkeeper_queue_maintenance", "failed_retention_seconds", value) for value in (-1, 1.5, "1h")],
@@ -163,7 +167,7 @@ def test_a_dag_survives_the_way_to_the_scheduler(dag_id: str) -> None:
         *[("parkkeeper_memory_formation", "limit", value) for value in (0, -1, "1", None)],
         *[("parkkeeper_memory_formation", "max_attempts", value) for value in (0, None)],
         *[("parkkeeper_memory_formation", "turn_budget_seconds", value) for value in (0, 601)],
-        *[("parkkeeper_memory_formation", "scope", value) for value in ("", 1)],
+        *[("parkkeeper_memory_formation", "scope", value) for value in (*NO_NAMES, "s" * 201, 1)],
         *[("parkkeeper_memory_formation", "max_batches", value) for value in (0, 501, "8")],
         *[("parkkeeper_memory_formation", "scopes_per_batch", value) for value in (0, None)],
         *[("parkkeeper_memory_formation", "max_parked_share", value) for value in (-0.1, 1.1, "0.5")],

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 NAMESPACE_PATTERN = r"^(?!pg_)(?!public$)(?!information_schema$)[a-z][a-z0-9_]{0,47}$"
 
+#: A name of a queue, a kind or a scope. Templates make `None` of nothing, so that the name would mean all of them.
+NAME_PATTERN = r"^(?!None$)\S(.*\S)?$"
+
 #: Limits of the alarms by the name of their parameter: what is proposed (None: no alarm), and what it is about.
 Limits = Mapping[str, tuple[float | None, str]]
 

@@ -12,6 +12,7 @@ from airflow.sdk import DAG, Param, get_current_context, task
 
 from parkkeeper.dags.common import (
     DEFAULT_POOL,
+    NAME_PATTERN,
     each,
     end_and_alarm,
     limits,
@@ -68,7 +69,8 @@ _LIMITS = {
 SCOPE = Param(
     None,
     type=["null", "string"],
-    minLength=1,
+    maxLength=200,
+    pattern=NAME_PATTERN,
     title="Scope",
     description="Only this scope. Empty: all of them.",
 )

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from parkkeeper.dags.common import maintenance_dag, operator_defaults
+from parkkeeper.dags.common import NAME_PATTERN, maintenance_dag, operator_defaults
 from parkkeeper.dags.window import BACKFILLED, timetable, window_params, window_task
 from parkkeeper.operators import RetryFailedOperator
 
@@ -49,16 +49,16 @@ def parkkeeper_queue_redrive(
             "queue": Param(
                 None,
                 type=["null", "string"],
-                minLength=1,
                 maxLength=200,
+                pattern=NAME_PATTERN,
                 title="Queue",
                 description="Only jobs of this queue. Empty: of every one.",
             ),
             "kind": Param(
                 None,
                 type=["null", "string"],
-                minLength=1,
                 maxLength=200,
+                pattern=NAME_PATTERN,
                 title="Kind",
                 description="Only jobs of this kind, in whatever queue; not beside a queue.",
             ),
