@@ -26,6 +26,7 @@ NOT_OF = {
     "FormationBatchOperator": {"unparked", "claims_returned"},
     "ParkSweepOperator": {"discarded", "circuit"},
     "PruneWithCarryOperator": {"evacuated"},
+    "RotateRingOperator": {"lock_ms"},
 }
 
 

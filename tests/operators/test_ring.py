@@ -130,11 +130,14 @@ def test_a_prune_with_nothing_to_do_reports_no_change_and_the_real_total(
 
     ran = run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated))
 
-    assert (ran.state, ran.xcoms) == ("success", {"outcome": "noop", **NOTHING, "pruned_failed_total": 2})
+    assert (ran.state, ran.xcoms) == (
+        "success",
+        {"outcome": "noop", **NOTHING, "pruned_failed_total": 2, "lock_ms": 0},
+    )
 
 
 @pytest.mark.parametrize(
-    ("operator", "own"), [(RotateRingOperator, {"evacuated": 0}), (PruneWithCarryOperator, {})]
+    ("operator", "own"), [(RotateRingOperator, {"evacuated": 0}), (PruneWithCarryOperator, {"lock_ms": 0})]
 )
 def test_a_ring_that_another_session_holds_is_a_success_that_says_blocked(
     storage: QueueStorage,
@@ -165,7 +168,7 @@ def test_a_slot_that_is_in_use_is_left_and_said(storage: QueueStorage, migrated:
     storage.enqueue("letters", "print")
     storage.rotate()
     ran = run_task(lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated))
-    expected = {"outcome": "skipped_active", **NOTHING, "pruned_failed_total": 0}
+    expected = {"outcome": "skipped_active", **NOTHING, "pruned_failed_total": 0, "lock_ms": 0}
     assert (ran.state, ran.xcoms) == ("success", expected)
 
 
@@ -269,6 +272,7 @@ def test_the_ring_of_claims_is_turned_when_it_is_named(storage: QueueStorage, mi
 
     expected = {**NOTHING, "pruned_failed_total": 0}
     assert turned.xcoms == {"outcome": "rotated", **expected, "slot": 1, "generation": 1, "evacuated": 0}
+    assert cleared.xcoms.pop("lock_ms") > 0
     assert cleared.xcoms == {"outcome": "pruned", **expected, "slot": 0, "generation": 0}
     assert storage.rotate().slot == 1  # the queue's own ring stood still
 
@@ -291,7 +295,7 @@ def test_a_prune_waits_for_snapshots_when_asked(
     ran = run_task(
         lambda: PruneWithCarryOperator(task_id="prune", namespace=migrated, wait_for_snapshots="true")
     )
-    assert ran.xcoms == {"outcome": "skipped_active", **NOTHING, "pruned_failed_total": 0}
+    assert ran.xcoms == {"outcome": "skipped_active", **NOTHING, "pruned_failed_total": 0, "lock_ms": 0}
     reader.execute("COMMIT")
     assert storage.prune_oldest().pruned_completed == 1
 

@@ -139,7 +139,7 @@ def test_a_tombstone_is_looked_for_by_its_key_however_many_a_restore_has_left(
             query(storage, f"SET LOCAL {setting} = off")
         if what == "waiting":
             statement = statements("queue/status").render("waiting", storage.namespace, slot=0)
-            values = {"limit": 10_000, "queue": None}
+            values = {"limit": 10_000, "per_lane": 10_000, "queue": None}
             [(plan,)] = storage.connection.execute(b"EXPLAIN (FORMAT json) " + statement, values).fetchall()
         else:
             [(plan,)] = query(storage, "EXPLAIN (FORMAT json) SELECT * FROM {ns}.queue_counted_rows")

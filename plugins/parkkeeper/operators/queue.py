@@ -244,6 +244,7 @@ class PruneWithCarryOperator(RingOperator):
                     "Slot %s is left: %s, %s (%d)", last.slot, last.outcome, last.reason, last.count
                 )
             figures = _ring_figures(connection, namespace, "pruned" if done else last.outcome)
+            figures["lock_ms"] = max((one.lock_ms for one in done), default=0)
             if done:
                 figures |= {
                     "slot": done[-1].slot,
@@ -251,7 +252,6 @@ class PruneWithCarryOperator(RingOperator):
                     "carried_failed": sum(one.carried_failed_rows for one in done),
                     "pruned_failed": sum(one.pruned_failed for one in done),
                     "pruned_completed": sum(one.pruned_completed for one in done),
-                    "lock_ms": max(one.lock_ms for one in done),
                 }
             return figures
 
