@@ -24,8 +24,10 @@ ifneq ($(PG),)
 export PARKKEEPER_TEST_BINDIR := /usr/lib/postgresql/$(PG)/bin
 endif
 
-# Long tests that do not ask for another Postgres: arithmetic without a database, and load.
-SAME_EVERYWHERE := --ignore tests/memory/test_simulation.py --ignore tests/queue/test_everything_at_once.py
+# Long tests that do not ask for another Postgres: arithmetic, load, random histories, kills, and talk with providers.
+SAME_EVERYWHERE := $(addprefix --ignore tests/,memory/test_simulation.py memory/test_histories.py memory/test_llm.py \
+  memory/test_llm_replies.py memory/test_extractors.py queue/test_everything_at_once.py queue/test_claim_fuzz.py \
+  migrations/test_killed.py)
 
 # What the system tests run, and the Debian packages that bring it.
 SYSTEM_FILES := /usr/bin/chromium /usr/lib/postgresql/15/bin/postgres /usr/sbin/pgbouncer
@@ -34,8 +36,8 @@ SYSTEM_PACKAGES := chromium postgresql-15 pgbouncer
 # The release before this one, of which there is no tag yet, and those of its tests that show its producers, workers and
 # maintainers at work. What they find is this release's schema, so a migration that they cannot live with fails here.
 PREVIOUS := 82872e008f4531247e905a6f91da215964a34257
-PREVIOUS_TESTS := $(addprefix tests/queue/test_,enqueue.py claim.py close.py leases.py worker.py prune_guards.py) \
-  $(addprefix tests/memory/test_,append.py parking.py erasure.py)
+PREVIOUS_TESTS := $(addprefix tests/queue/test_,enqueue.py claim.py close.py prune_guards.py) \
+  $(addprefix tests/memory/test_,append.py parking.py)
 
 VENV := .venv
 PY := $(VENV)/bin/python
