@@ -58,6 +58,13 @@ def two(
         connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
 
 
+def test_what_one_run_is_given_is_no_other_dags_default() -> None:
+    formation = dags.parkkeeper_memory_formation(schedule=None, namespace="support")
+    formation.params["scope"] = "ada"
+    assert dags.parkkeeper_memory_formation(schedule=None, namespace="support").params["scope"] is None
+    assert dags.parkkeeper_park_sweep(schedule=None, namespace="support").params["scope"] is None
+
+
 def test_scopes_are_shared_out_among_batches(connection: psycopg.Connection[Any], namespace: str) -> None:
     migrations.migrate(connection, namespace, "memory")
     store = MemoryStore(connection, namespace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,8 @@ def maintenance_dag(
                 description="The schema to work on: a-z, 0-9 and _, starting with a letter, 48 at most."
                 + every,
             ),
-            **params,
+            # Airflow writes a run's values into these: what two DAGs share must be two.
+            **deepcopy(params),
         },
         **more,
     )
