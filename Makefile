@@ -27,7 +27,8 @@ endif
 # Long tests that do not ask for another Postgres: arithmetic, load, random histories, kills, and talk with providers.
 SAME_EVERYWHERE := $(addprefix --ignore tests/,memory/test_simulation.py memory/test_histories.py memory/test_llm.py \
   memory/test_llm_replies.py memory/test_extractors.py queue/test_everything_at_once.py queue/test_claim_fuzz.py \
-  migrations/test_killed.py)
+  queue/test_interleavings.py queue/test_ring_histories.py queue/test_prune_crash.py queue/test_maintenance_crash.py \
+  queue/test_floor_wheel.py migrations/test_killed.py migrations/test_fanout.py)
 
 # What the system tests run, and the Debian packages that bring it.
 SYSTEM_FILES := /usr/bin/chromium /usr/lib/postgresql/15/bin/postgres /usr/sbin/pgbouncer
@@ -36,7 +37,7 @@ SYSTEM_PACKAGES := chromium postgresql-15 pgbouncer
 # The release before this one, of which there is no tag yet, and those of its tests that show its producers, workers and
 # maintainers at work. What they find is this release's schema, so a migration that they cannot live with fails here.
 PREVIOUS := 82872e008f4531247e905a6f91da215964a34257
-PREVIOUS_TESTS := $(addprefix tests/queue/test_,enqueue.py claim.py close.py prune_guards.py) \
+PREVIOUS_TESTS := $(addprefix tests/queue/test_,enqueue.py close.py prune_guards.py) \
   $(addprefix tests/memory/test_,append.py parking.py)
 
 VENV := .venv
@@ -48,7 +49,7 @@ UV := $(PY) -m uv --quiet
 PEERS := .venv-bench
 PEERS_LOCK := tests/benchmarks/peers/requirements.txt
 
-.PHONY: help setup demo test test-system test-previous soak lint docs bench lock clean
+.PHONY: help setup demo test test-system test-browser test-previous soak lint docs bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -90,8 +91,11 @@ test-system: setup ## Run the tests that need Debian packages, which are install
 	  apt-get -qq update; \
 	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $(SYSTEM_PACKAGES) >/dev/null; \
 	fi
-	@$(PY) -m pytest -m system $(ARGS)
+	@$(PY) -m pytest -m system --ignore tests/ui/test_browser.py $(ARGS)
 	@$(MAKE) --no-print-directory test PG=15 ARGS="tests/migrations tests/queue tests/memory $(SAME_EVERYWHERE) $(ARGS)"
+
+test-browser: setup ## Look at the page in a real browser, which takes some minutes (Debian's Chromium)
+	@$(PY) -m pytest -m system tests/ui/test_browser.py $(ARGS)
 
 test-previous: setup ## Run the previous release's code and tests on this release's schema
 	@if ! git cat-file -e $(PREVIOUS)^{commit} 2>/dev/null; then \

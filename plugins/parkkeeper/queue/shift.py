@@ -83,8 +83,11 @@ class Shift:
                     return
                 self._wait(RECORD_WITHIN)
             elif not self._session.await_jobs(self._queue):
+                losses = self._session.losses
                 due = self._session.next_due(self._queue)
-                self._wait(IDLE_WAIT if due is None else min(IDLE_WAIT, due))
+                # On a session that was opened only now, nobody knows yet that this worker waits.
+                if losses == self._session.losses:
+                    self._wait(IDLE_WAIT if due is None else min(IDLE_WAIT, due))
 
     def _claim(self) -> bool:
         asked_at = time.monotonic()
