@@ -98,7 +98,7 @@ def _report_task(client: AirflowClient, run: DagRun, task: TaskInstance) -> Task
     # The whole result is there too: one call for all values instead of one for each.
     whole = client.xcom(run, task) if RESULT in keys else {}
     figures = {key: whole[key] for key in ORDER if key in keys}
-    figures |= {key: whole[key] for key in keys if key != RESULT}
+    figures |= {key: whole[key] for key in keys if key in whole}
     return TaskReport(task, figures, tuple(_warnings(client.log(run, task))))
 
 
