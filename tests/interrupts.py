@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import psycopg
@@ -32,3 +33,14 @@ class Interruptible(psycopg.Connection[Any]):
             next(gen, None)
             gen.close()
         raise KeyboardInterrupt
+
+
+def sever(connection: psycopg.Connection[Any]) -> None:
+    """Break the session's socket so that psycopg finds it closed while libpq does not know: a poll says error at once.
+
+    A server that goes away shows in this way when it does so between the sending of a statement and the wait for it.
+    """
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.dup2(writer, connection.fileno())
+    os.close(writer)

@@ -272,6 +272,19 @@ def bring_to_rest(connection: psycopg.Connection[Any]) -> None:
         connection.close()
 
 
+def session_lost(connection: psycopg.Connection[Any], error: BaseException) -> bool:
+    """Return whether `error` came of the loss of the session, which is then closed.
+
+    psycopg may see that the socket is closed before libpq does, and then calls a session open in which a statement
+    stays under way for ever.
+    """
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        status = connection.info.transaction_status
+        if status in (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN):
+            connection.close()
+    return connection.closed
+
+
 def _end_statement(connection: psycopg.Connection[Any], end: float) -> None:
     """Cancel what runs, and read all that is still to come of it, until `end` of the monotonic clock."""
     server = connection.pgconn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from interrupts import sever
 from memory_kit import Database, Scripted, say
 from parkkeeper.errors import UnknownNamespace
 from parkkeeper.memory import MemoryStore
@@ -40,6 +41,21 @@ def test_no_turn_pays_for_a_database_that_stores_nothing(store: MemoryStore, db:
         assert db("SELECT DISTINCT formation_attempts, claim_token FROM {schema}.observation") == [(0, None)]
     db("DROP TRIGGER refuse ON {schema}.memory")
     assert store.form_batch(Chunks(), max_attempts=1).formed == 3
+
+
+def test_a_socket_that_closes_before_libpq_knows_is_not_the_fault_of_the_turn(
+    store: MemoryStore, db: Database
+) -> None:
+    store.append_many("s", TURNS)
+
+    def extract(turn: Turn) -> list[Memory]:
+        sever(store.connection)
+        return [Memory("fact", "first")]
+
+    with pytest.raises(psycopg.OperationalError, match="connection socket closed"):
+        store.form_batch(Scripted(extract), max_attempts=1)
+    assert store.connection.closed
+    assert db("SELECT DISTINCT formation_error FROM {schema}.observation") == [(None,)]
 
 
 def test_a_turn_that_cannot_be_stored_pays_alone_and_its_neighbours_are_formed(

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from interrupts import Interruptible
+from interrupts import Interruptible, sever
 from parkkeeper.errors import DatabaseUnavailable
 from parkkeeper.queue import ClaimedJob, QueueStorage, RescueOutcome, Worker, WorkerOutcome
 from ringside import SOON, differences, query, run_out, turn, turn_claims, until
@@ -78,6 +78,20 @@ def test_a_lost_session_is_replaced_and_the_job_in_hand_recorded_on_the_new_one(
     assert worker.run(drain=True) == WorkerOutcome(completed=3)
     assert [connection.closed for connection in opened] == [True]
     assert differences(watching) == []
+
+
+def test_a_socket_that_closes_before_libpq_knows_is_a_lost_session(
+    storage: QueueStorage, watching: QueueStorage, connect: Connect
+) -> None:
+    storage.enqueue("q", "k")
+    worker = Worker(storage, "q", lambda job: sever(storage.connection), reconnect=connect)
+    assert worker.run(drain=True) == WorkerOutcome(completed=1)
+    storage = QueueStorage(connect(), storage.namespace)
+    storage.enqueue("q", "k")
+    with pytest.raises(psycopg.OperationalError, match="connection socket closed"):
+        Worker(storage, "q", lambda job: sever(storage.connection)).run(drain=True)
+    assert storage.connection.closed
+    assert watching.queue_counts("q").running == 1
 
 
 def test_an_idle_worker_that_loses_its_session_hears_of_jobs_on_the_next_one(

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from parkkeeper.database import retried, statements, transaction
+from parkkeeper.database import retried, session_lost, statements, transaction
 from parkkeeper.error_text import kept_error
 from parkkeeper.memory import circuit, watermark
 from parkkeeper.memory.breaker import PARKED_AT_ONCE, Failure
@@ -52,7 +52,7 @@ def form(session: Session, claim: Claim, extractor: Extractor, memories: Sequenc
 def refused(session: Session, error: psycopg.Error | UnicodeError) -> str | None:
     """Return what the database said when it would not have these memories, a code; None when the fault is its own."""
     code = getattr(error, "sqlstate", None) or type(error).__name__
-    return None if session.connection.closed or code.startswith(_OUTAGES) else code
+    return None if session_lost(session.connection, error) or code.startswith(_OUTAGES) else code
 
 
 def columns(memories: Sequence[Memory]) -> dict[str, list[Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from parkkeeper.database import statements
+from parkkeeper.database import session_lost, statements
 from parkkeeper.errors import DatabaseUnavailable, InvalidArgument, MigrationBlocked, ParkkeeperError
 from parkkeeper.migrations.apply import bring
 from parkkeeper.migrations.files import check
@@ -271,7 +271,7 @@ class _Run:
         """Describe a failure without what a row holds, and how far the namespace is."""
         version = None
         with suppress(ParkkeeperError, psycopg.Error):
-            if connection is not None and not connection.closed:
+            if connection is not None and not session_lost(connection, error):
                 applied = status(connection, space, self.family).applied
                 version = applied[-1].version if applied else None
         if isinstance(error, psycopg.Error):
@@ -336,8 +336,8 @@ def _has(cursor: psycopg.Cursor[Any], name: str, family: str) -> bool:
     try:
         with cursor.connection.transaction():
             return bool(cursor.execute(_SQL.render("ledger", space), {"family": family}).fetchone())
-    except psycopg.Error:
-        if cursor.connection.closed:
+    except psycopg.Error as error:
+        if session_lost(cursor.connection, error):
             raise
         return True  # The run says what is wrong with its ledger, instead of leaving it out.
 

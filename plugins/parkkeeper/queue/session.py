@@ -12,7 +12,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
-from parkkeeper.database import bring_to_rest, statements
+from parkkeeper.database import bring_to_rest, session_lost, statements
 from parkkeeper.errors import DatabaseUnavailable
 from parkkeeper.queue.calls import call
 from parkkeeper.queue.claim import ClaimedJob
@@ -73,7 +73,7 @@ class WorkerSession:
             try:
                 return action(self._storage)
             except psycopg.Error as error:
-                if self._reconnect is None or not self._storage.connection.closed:
+                if not session_lost(self._storage.connection, error) or self._reconnect is None:
                     raise
                 _LOG.warning("the session with the database was lost (%s)", type(error).__name__)
             self._open_another(self._reconnect)
