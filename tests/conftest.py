@@ -49,8 +49,8 @@ _ROOM = 4 << 30
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Run one process only on a server that was given: some tests look at the whole server's log and ids."""
-    return 1 if os.environ.get("PARKKEEPER_DSN") else None
+    """Run one process more than cores, but one only on a given server: some tests look at its whole log and ids."""
+    return 1 if os.environ.get("PARKKEEPER_DSN") else (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session")

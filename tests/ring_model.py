@@ -8,8 +8,9 @@ that lets others in between is several. `docs/explanation/ring-model.md` says wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 SLOTS = (0, 1, 2)
 SEGMENTS = (-1, -2)
@@ -36,8 +37,7 @@ class Broken(AssertionError):
     """An invariant does not hold; the message says which."""
 
 
-@dataclass(frozen=True, order=True)
-class Body:
+class Body(NamedTuple):
     """A row of `ready_entries`: the `seq`-th time that a job was put into the queue."""
 
     job: int
@@ -45,8 +45,7 @@ class Body:
     slot: int
 
 
-@dataclass(frozen=True, order=True)
-class Done:
+class Done(NamedTuple):
     """A row of `done_entries`; a narrow one (not `wide`) has its arguments in the body beside it."""
 
     job: int
@@ -62,8 +61,7 @@ class Done:
         return self.job, self.seq
 
 
-@dataclass(frozen=True)
-class Enqueue:
+class Enqueue(NamedTuple):
     """A producer's transaction: it has read which slot is current, and has or has not written to it."""
 
     job: int
@@ -71,8 +69,7 @@ class Enqueue:
     written: bool = False
 
 
-@dataclass(frozen=True)
-class Prune:
+class Prune(NamedTuple):
     """A prune that has chosen a unit; then it has its locks; then it has decided what is `carried` and `dropped`."""
 
     unit: int
@@ -82,8 +79,7 @@ class Prune:
     dropped: frozenset[Done] = frozenset()
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What is committed, and which transactions are open."""
 
     current: int = 0
@@ -157,16 +153,16 @@ class Model:
         if s.enqueue is None:
             known = {body.job for body in s.bodies} | {row.job for row in s.done | s.left}
             if len(known) < self.jobs:
-                yield "enqueue reads the ring", replace(s, enqueue=Enqueue(len(known), s.current))
+                yield "enqueue reads the ring", s._replace(enqueue=Enqueue(len(known), s.current))
             return
         if not s.enqueue.written:
             if s.locked() != s.enqueue.slot:
-                yield "enqueue writes", replace(s, enqueue=replace(s.enqueue, written=True))
+                yield "enqueue writes", s._replace(enqueue=s.enqueue._replace(written=True))
             return
         body = Body(s.enqueue.job, 0, s.enqueue.slot)
         yield (
             "enqueue commits",
-            replace(s, enqueue=None, bodies=s.bodies | {body}, counts=s.counted(body.slot, available=1)),
+            s._replace(enqueue=None, bodies=s.bodies | {body}, counts=s.counted(body.slot, available=1)),
         )
 
     def claim(self, s: State) -> Iterator[Step]:
@@ -174,7 +170,7 @@ class Model:
         for body in s.waiting():
             yield (
                 "claim",
-                replace(s, claims=s.claims | {body}, counts=s.counted(body.slot, available=-1, running=1)),
+                s._replace(claims=s.claims | {body}, counts=s.counted(body.slot, available=-1, running=1)),
             )
 
     def end(self, s: State) -> Iterator[Step]:
@@ -187,8 +183,7 @@ class Model:
                 ended = {"failed": 1} if failed else {"completed": 1}
                 yield (
                     "fail" if failed else "complete",
-                    replace(
-                        s,
+                    s._replace(
                         claims=s.claims - {body},
                         done=s.done | {row},
                         counts=s.counted(body.slot, running=-1, **ended),
@@ -199,14 +194,14 @@ class Model:
         """Time passes: a failed row is past the floor."""
         for row in s.done:
             if row.failed and not row.past:
-                yield "a row passes the floor", replace(s, done=s.done - {row} | {replace(row, past=True)})
+                yield "a row passes the floor", s._replace(done=s.done - {row} | {row._replace(past=True)})
 
     def raise_retention(self, s: State) -> Iterator[Step]:
         """Someone raises the retention, once: rows that were past the floor are inside again."""
         if not s.raised and any(row.past for row in s.done):
             yield (
                 "the retention is raised",
-                replace(s, raised=True, done=frozenset(replace(row, past=False) for row in s.done)),
+                s._replace(raised=True, done=frozenset(row._replace(past=False) for row in s.done)),
             )
 
     def rotate(self, s: State) -> Iterator[Step]:
@@ -216,7 +211,7 @@ class Model:
         for turn in range(1, len(SLOTS)):
             slot = SLOTS[(s.current + turn) % len(SLOTS)]
             if not s.holds(slot):
-                yield "rotate", replace(s, current=slot)
+                yield "rotate", s._replace(current=slot)
                 return
 
     def retry(self, s: State) -> Iterator[Step]:
@@ -226,11 +221,10 @@ class Model:
             if not row.failed or row.seq >= RETRIES[row.job] or locked:
                 continue
             old, new = Body(row.job, row.seq, row.place), Body(row.job, row.seq + 1, s.current)
-            counted = replace(s, counts=s.counted(row.place, failed=-1))
+            counted = s._replace(counts=s.counted(row.place, failed=-1))
             yield (
                 "retry",
-                replace(
-                    s,
+                s._replace(
                     done=s.done - {row},
                     tombs=s.tombs if row.wide else s.tombs | {old},
                     bodies=s.bodies | {new},
@@ -243,13 +237,13 @@ class Model:
         if not s.prune:
             for unit in (*SLOTS, *SEGMENTS):
                 if unit != s.current and s.holds(unit) and self._reclaimable(s, unit):
-                    yield "prune looks", replace(s, prune=Prune(unit))
+                    yield "prune looks", s._replace(prune=Prune(unit))
         elif s.prune.current is None:
             writing = s.enqueue and s.enqueue.written and s.enqueue.slot == s.prune.unit
             if s.prune.unit == s.current or writing:
-                yield "prune is blocked", replace(s, prune=None)
+                yield "prune is blocked", s._replace(prune=None)
             else:
-                yield "prune takes its locks", replace(s, prune=Prune(s.prune.unit, s.current))
+                yield "prune takes its locks", s._replace(prune=Prune(s.prune.unit, s.current))
 
     def carry(self, s: State) -> Iterator[Step]:
         """Look again, then decide of each row by one clock whether it is carried or dropped."""
@@ -257,7 +251,7 @@ class Model:
             return
         unit = s.prune.unit
         if unit >= 0 and self._in_use(s, unit) and self.fault is not Fault.NO_SECOND_LOOK:
-            yield "prune finds the slot in use", replace(s, prune=None)
+            yield "prune finds the slot in use", s._replace(prune=None)
             return
         rows = {row for row in s.done if row.place == unit}
         whole = self.fault is Fault.SEGMENT_UNSEEN and unit < 0
@@ -265,7 +259,7 @@ class Model:
         for goal in self._goals(s, unit):
             carried = frozenset((row, goal) for row in inside)
             dropped = frozenset(rows if self.fault is Fault.FOLD_CARRIED else rows - inside)
-            decided = replace(s, prune=replace(s.prune, carried=carried, dropped=dropped))
+            decided = s._replace(prune=s.prune._replace(carried=carried, dropped=dropped))
             if self.fault is Fault.COMMIT_IN_BETWEEN:
                 decided = self._moved(decided, carried)
             yield "prune carries", decided
@@ -276,7 +270,7 @@ class Model:
             return
         if s.prune.carried is None:
             return
-        yield "prune crashes", replace(s, prune=None)
+        yield "prune crashes", s._replace(prune=None)
         unit, carried, dropped = s.prune.unit, s.prune.carried, s.prune.dropped
         rows = frozenset(row for row in s.done if row.place == unit)
         kept = {row.key for row, _ in carried}
@@ -288,8 +282,7 @@ class Model:
         after = s if self.fault is Fault.COMMIT_IN_BETWEEN else self._moved(s, carried)
         yield (
             "prune commits",
-            replace(
-                after,
+            after._replace(
                 prune=None,
                 bodies=frozenset(body for body in after.bodies if body.slot != unit),
                 tombs=frozenset(body for body in after.tombs if body.slot != unit),
@@ -306,9 +299,9 @@ class Model:
         wide = self.fault is not Fault.NARROW_CARRY
         past = {row.key: row.past for row in s.done}
         for row, goal in carried:
-            moved = replace(row, place=goal, wide=row.wide or wide, past=past.get(row.key, row.past))
+            moved = row._replace(place=goal, wide=row.wide or wide, past=past.get(row.key, row.past))
             counts = s.counts if self.fault is Fault.NO_DELTAS else s.counted(goal, failed=1)
-            s = replace(s, done=s.done | {moved}, counts=counts)
+            s = s._replace(done=s.done | {moved}, counts=counts)
         return s
 
     def _goals(self, s: State, unit: int) -> tuple[int, ...]:

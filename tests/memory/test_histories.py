@@ -35,6 +35,8 @@ from parkkeeper.memory.session import Session
 from parkkeeper.memory.workers import Workers
 from parkkeeper.migrations import migrate
 
+pytestmark = pytest.mark.attack
+
 SUBJECTS = ("ann", "bob")
 CAP = 2
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from outage_simulation import HOUR, LIMIT, POLL, Answer, Simulation, outage, poison
 from parkkeeper.memory.breaker import Breaker, cool_down
 
+pytestmark = pytest.mark.attack
+
 KINDS = {
     "429": Answer("rate_limited"),
     "429, wait a second": Answer("rate_limited", retry_after=timedelta(seconds=1)),

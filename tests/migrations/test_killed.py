@@ -17,6 +17,8 @@ from interrupts import Interruptible
 from parkkeeper import database, migrations
 from parkkeeper.migrations import Migration, apply
 
+pytestmark = pytest.mark.attack
+
 KILL = "\nSELECT pg_terminate_backend(pg_backend_pid());\n"
 MOMENT = timedelta(seconds=30)
 # What a semicolon may stand in without ending a statement.

@@ -17,6 +17,8 @@ from load import JOBS, TIMEOUT, Tally, progress
 from parkkeeper.queue import ClaimedJob, QueueStorage
 from ringside import differences, prune_all, query
 
+pytestmark = pytest.mark.attack
+
 Connect = Callable[..., psycopg.Connection[Any]]
 PRODUCERS, CLAIMERS = 12, 3
 RINGS = ("queue", "lease", "claim")

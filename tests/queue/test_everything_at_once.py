@@ -17,6 +17,8 @@ from load import JOBS, TIMEOUT, Tally, progress, report
 from parkkeeper.queue import ClaimedJob, QueueStorage, Worker
 from ringside import differences, prune_all, query
 
+pytestmark = pytest.mark.attack
+
 Connect = Callable[..., psycopg.Connection[Any]]
 
 PRODUCERS, WORKERS = 2, 2

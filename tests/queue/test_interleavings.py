@@ -16,6 +16,8 @@ import pytest
 from parkkeeper.queue import ClaimedJob, QueueStorage
 from ringside import SOON, age, differences, end_jobs, on_statement, prune_all, pruned, terminal, until
 
+pytestmark = pytest.mark.attack
+
 Connect = Callable[..., psycopg.Connection[Any]]
 
 FLOOR = timedelta(hours=72)

@@ -24,6 +24,8 @@ from ringside import (
     until,
 )
 
+pytestmark = pytest.mark.attack
+
 Connect = Callable[..., psycopg.Connection[Any]]
 
 HOW = pytest.mark.parametrize("how", ["the backend is terminated", "the client gives up"])

@@ -24,6 +24,8 @@ from ringside import (
     terminal,
 )
 
+pytestmark = pytest.mark.attack
+
 Connect = Callable[..., psycopg.Connection[Any]]
 FLOOR = timedelta(hours=72)
 

@@ -17,7 +17,7 @@ FLOOR = timedelta(hours=72)
 SLOTS = 4
 
 
-pytestmark = pytest.mark.usefixtures("claims_kept")
+pytestmark = [pytest.mark.attack, pytest.mark.usefixtures("claims_kept")]
 
 
 @dataclass
