@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Where the environment forbids it, every process that starts would compile Airflow anew, which takes many seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The Python to make the environment with; empty: the first of the usual names that is new enough.
 PYTHON ?=
 # Further arguments for pytest (make test, make test-system) or for the benchmarks (make bench).
