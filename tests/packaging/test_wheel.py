@@ -7,24 +7,38 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg import sql
+
+from parkkeeper import migrations
+from parkkeeper.demo.airflow import connection_json
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = (sys.executable, "-m", "uv", "--quiet")
 
-# Prints where the package is, how often the plugin is registered, and what Airflow would show as an import
-# error. Airflow comes first: it is what puts its plugins folder on the path.
+# Prints where the package is, how often the plugin is registered, which DAGs there are, and what Airflow would show as
+# import errors. Airflow comes first: it is what puts its plugins folder on the path.
 PROBE = """
 from airflow import plugins_manager
+from airflow.dag_processing.dagbag import DagBag
 import json, parkkeeper
 names = [plugin.name for plugin in plugins_manager._get_plugins()[0]]
-errors = plugins_manager.get_import_errors()
-print(json.dumps({"file": parkkeeper.__file__, "registered": names.count("parkkeeper"), "errors": errors}))
+bag = DagBag(load_op_links=False)
+print(json.dumps({
+    "file": parkkeeper.__file__,
+    "registered": names.count("parkkeeper"),
+    "errors": plugins_manager.get_import_errors() | bag.import_errors,
+    "dags": sorted(bag.dags),
+}))
 """
+
+# How the page about Astro projects begins its DAG file; the block ends where its explanation begins.
+DAG_FILE = "    # dags/parkkeeper.py\n"
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -64,13 +78,30 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def registered_once(python: Path | str, home: Path, plugins: Path, *, cwd: Path | None = None) -> Path:
-    """Check that Airflow with this plugins folder knows the plugin once; return where the package is."""
-    environment = {"AIRFLOW_HOME": str(home), "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins)}
-    printed = run(python, "-c", PROBE, cwd=cwd or home, **environment)
+def settings(home: Path, plugins: Path) -> dict[str, str]:
+    """Return the environment of an Airflow with a home, and so with DAGs, of its own."""
+    return {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins),
+    }
+
+
+def registered_once(
+    python: Path | str, home: Path, plugins: Path, *, cwd: Path | None = None, dags: tuple[str, ...] = ()
+) -> Path:
+    """Check that Airflow with this plugins folder knows the plugin once, and `dags`; return where the package is."""
+    printed = run(python, "-c", PROBE, cwd=cwd or home, **settings(home, plugins))
     answer = json.loads(printed.splitlines()[-1])
-    assert (answer["registered"], answer["errors"]) == (1, {})
+    assert (answer["registered"], answer["errors"], answer["dags"]) == (1, {}, list(dags))
     return Path(answer["file"])
+
+
+def documented_dag_file() -> str:
+    """Return the DAG file that the guide tells a project to have."""
+    guide = (ROOT / "docs" / "how-to" / "install-airflow.md").read_text()
+    block = guide.split(DAG_FILE)[1].split("\n\nThe line in quotes")[0]
+    return textwrap.dedent(block) + "\n"
 
 
 def test_the_wheel_holds_the_package_and_all_the_sql(wheel: Path) -> None:
@@ -97,9 +128,29 @@ def test_a_migration_runs_from_the_wheel(
     assert {"schema_migration", "queue_ring_state", "done_entries", "observation"} <= tables
 
 
-def test_the_wheel_registers_the_plugin_once(environment: Path, tmp_path: Path) -> None:
-    package = registered_once(environment / "bin" / "python", tmp_path, tmp_path / "plugins")
+def test_an_airflow_that_holds_the_wheel_runs_a_dag_of_a_folder_of_its_own(
+    environment: Path, tmp_path: Path, dsn: str, namespace: str, connection: Any
+) -> None:
+    binaries, plugins, dags = environment / "bin", tmp_path / "plugins", tmp_path / "dags"
+    dags.mkdir()
+    file = dags / "parkkeeper.py"
+    file.write_text(documented_dag_file())
+    known = ("parkkeeper_migrate", "parkkeeper_queue_maintenance")
+    package = registered_once(binaries / "python", tmp_path, plugins, dags=known)
     assert package.is_relative_to(environment)
+
+    # `airflow dags test` of Airflow 3.3 cannot run a DAG with a deadline (apache/airflow#73428).
+    file.write_text(file.read_text() + "migrate.deadline = None\n")
+    airflow = settings(tmp_path, plugins) | {"AIRFLOW_CONN_PARKKEEPER_DEFAULT": connection_json(dsn)}
+    run(binaries / "airflow", "db", "migrate", cwd=tmp_path, **airflow)
+    conf = json.dumps({"namespace": namespace, "queue_slots": 5})
+    run(
+        binaries / "airflow", "dags", "test", "parkkeeper_migrate", "--conf", conf, cwd=tmp_path, **airflow
+    )  # fmt: skip
+    for family in migrations.FAMILIES:
+        migrations.require(connection, namespace, family)
+    slots = sql.SQL("SELECT slot_count FROM {}").format(sql.Identifier(namespace, "queue_ring_state"))
+    assert connection.execute(slots).fetchone() == (5,)
 
 
 def test_the_wheel_beside_a_checkout_registers_the_plugin_once(environment: Path, tmp_path: Path) -> None:
@@ -115,7 +166,7 @@ def test_an_editable_install_registers_the_plugin_once(tmp_path: Path) -> None:
 def test_airflow_lists_the_provider_of_the_wheel(environment: Path, tmp_path: Path) -> None:
     printed = run(
         environment / "bin" / "airflow", "providers", "list", "--output", "json", cwd=tmp_path,
-        AIRFLOW_HOME=str(tmp_path), AIRFLOW__CORE__PLUGINS_FOLDER=str(tmp_path / "plugins"),
+        **settings(tmp_path, tmp_path / "plugins"),
     )  # fmt: skip
     providers = json.loads(printed[printed.index("[") :])
     assert [each["package_name"] for each in providers].count("airflow-provider-parkkeeper") == 1
