@@ -66,7 +66,8 @@ def test_a_request_is_carried_out_once(store: MemoryStore, db: Database) -> None
     request_id = store.request_erasure(subject="ann", scope="s", reason="subject_request").request_id
     receipt = store.erase_requested(request_id)
     store.append("s", say("a new life"), subject="ann")
-    assert store.erase_requested(request_id) == receipt
+    again = store.erase_requested(request_id)
+    assert (again, again.deleted_now) == (receipt, NONE)
     assert db("SELECT count(*) FROM {schema}.observation") == [(1,)]
     assert db("SELECT count(*) FROM {schema}.erasure_request") == [(1,)]
 
@@ -121,6 +122,7 @@ def test_two_at_once_do_the_work_once(
             until(lambda name=name: db.waiting_for_a_lock(name))
     receipts = [erasure.result(PATIENCE) for erasure in erasures]
     assert [(receipt.deleted["observation"], receipt.clean) for receipt in receipts] == [(1, True)] * 2
+    assert sorted(receipt.deleted_now["observation"] for receipt in receipts) == [0, 1]
 
 
 def test_what_is_no_request_is_refused_and_an_id_is_not_shown(store: MemoryStore) -> None:

@@ -96,3 +96,5 @@ def test_the_work_is_done_once(
     request = str(store.request_erasure(subject="ann", reason="test").request_id)
     figures = both(connect, store, "observation", lambda: EraseOperator(request_id=request, **common))
     assert {one["erased_total"] for one in figures} == {3}
+    said = [(one["outcome"], one["matched"], one["erased"]) for one in figures]
+    assert sorted(said) == [("erased", 3, 3), ("noop", 3, 0)]

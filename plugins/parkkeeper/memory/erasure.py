@@ -20,6 +20,8 @@ _REQUESTED = statements("memory/erasure_request")
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 #: What receipts always count, whether there was any or not.
 KINDS = ("observation", "turn_message", "memory", "idempotency_digest")
+#: What was deleted where nothing was to be deleted any more.
+NONE = dict.fromkeys(KINDS, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +81,17 @@ def erase(
                     _REQUESTED, "carried_out", receipt | {"request_id": request_id}
                 ).fetchone()
             assert row is not None
-            return receipt_of(row)
+            return receipt_of(row, deleted)
 
     return retried(session.connection, work)
 
 
-def receipt_of(row: Any) -> ErasureReceipt:
+def receipt_of(row: Any, deleted_now: dict[str, int]) -> ErasureReceipt:
     """Return the receipt that a row holds; JSON in the database keeps no order of kinds."""
     deleted, residual = (
         {kind: kept.get(kind, 0) for kind in KINDS} | kept for kept in (row.deleted, row.residual)
     )
-    return ErasureReceipt(row.request_id, deleted, residual, row.clean)
+    return ErasureReceipt(row.request_id, deleted, residual, row.clean, deleted_now)
 
 
 def delete(session: Session, ids: list[int]) -> dict[str, int]:

@@ -63,7 +63,7 @@ def carry_out(session: Session, request_id: UUID, digests: Digests) -> ErasureRe
     refuse_open_transaction(session.connection, "erase_requested")
     row = _found(session, request_id)
     if row.clean:
-        return erasure.receipt_of(row)
+        return erasure.receipt_of(row, erasure.NONE)
     # A subject of whom there is nothing is found by no digest; then nothing is there to erase, which is a receipt too.
     wanted = _wanted(session, row, digests) or Wanted(None, None, [])
     return erasure.erase(session, wanted, row.reason, row.subject_digest, request_id)
@@ -79,7 +79,7 @@ def _found(session: Session, request_id: UUID) -> Any:
 
 
 def _of(row: Any, turns: int) -> ErasureRequest:
-    receipt = None if row.erased_at is None else erasure.receipt_of(row)
+    receipt = None if row.erased_at is None else erasure.receipt_of(row, erasure.NONE)
     return ErasureRequest(
         request_id=row.request_id,
         requested_at=row.requested_at,

@@ -102,7 +102,7 @@ def _erase(session: Session, plan: _Plan, also: Callable[[], Any] | None = None)
         last = rows[-1]
         after |= {"after": last.ingested_at, "after_id": last.observation_id, "after_offset": last.log_offset}
     residual = _close(session, plan, opened, also)
-    return ErasureReceipt(opened, _kinds(deleted), residual, not any(residual.values()))
+    return ErasureReceipt(opened, _kinds(deleted), residual, not any(residual.values()), _kinds(deleted))
 
 
 def _receipt(session: Session, plan: _Plan) -> UUID:

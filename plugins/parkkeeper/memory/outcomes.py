@@ -209,12 +209,16 @@ class ErasureReceipt:
     """What an erasure deleted and what was left of it, by kind of row, counted in the transaction that deleted.
 
     `clean` says that nothing was left. The receipt is kept in ``erasure_request`` under `request_id`.
+
+    `deleted_now` is not kept: how many of the `deleted` rows this very call has deleted. The others are those of
+    earlier tries of a request, or of another session that carried it out at the same moment.
     """
 
     request_id: UUID
     deleted: Mapping[str, int]
     residual: Mapping[str, int]
     clean: bool
+    deleted_now: Mapping[str, int] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)

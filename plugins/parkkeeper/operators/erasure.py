@@ -19,13 +19,21 @@ from parkkeeper.operators.totals import totals
 TRIES = 3
 
 
+def _outcome(matched: int, erased: int, *, clean: bool) -> str:
+    """Say what a task made of a request that was not carried out when it began, with `matched` turns then."""
+    if not clean:
+        return "left"
+    # Of nothing there is a receipt too; but turns that somebody else has erased are not this task's.
+    return "erased" if erased or not matched else "noop"
+
+
 class EraseOperator(ParkkeeperOperator):
     """Carry out the erasure of a request, which ``parkkeeper memory request-erasure`` or `request_erasure` has made.
 
     The request is all that the task, its run and its approval know: a subject must not stand in any of them, since
     Airflow keeps them for as long as it likes. A request is carried out once; another run finds it done.
 
-    `outcome` is ``erased``, or ``noop`` when it had been carried out before; ``left`` when something was appended
+    `outcome` is ``erased``, or ``noop`` when another run has carried it out; ``left`` when something was appended
     while the task ran, again and again: the task fails then, with its figures, and may be retried. Of a dry run
     ``requested`` or ``noop``. Further figures: `request_id`, `matched`, `erased`, `residual`, `erased_total`.
 
@@ -55,7 +63,7 @@ class EraseOperator(ParkkeeperOperator):
         def work(connection: psycopg.Connection[Any]) -> Figures:
             store = MemoryStore(connection, namespace)
             request = store.erasure_request(request_id)
-            before = receipt = request.receipt
+            receipt, erased = request.receipt, 0
             if receipt is not None and receipt.clean:
                 outcome = "noop"
             elif dry_run:
@@ -63,15 +71,15 @@ class EraseOperator(ParkkeeperOperator):
             else:
                 for _ in range(TRIES):
                     receipt = store.erase_requested(request_id)
+                    erased += receipt.deleted_now["observation"]
                     if receipt.clean:
                         break
-                outcome = "erased" if receipt is not None and receipt.clean else "left"
-            erased = [0 if one is None else one.deleted["observation"] for one in (before, receipt)]
+                outcome = _outcome(request.turns, erased, clean=receipt is not None and receipt.clean)
             return {
                 "outcome": outcome,
                 "request_id": str(request_id),
                 "matched": request.turns,
-                "erased": erased[1] - erased[0],
+                "erased": erased,
                 "residual": 0 if receipt is None else sum(receipt.residual.values()),
                 "erased_total": totals(connection, namespace, "memory_totals")["erased"],
             }
