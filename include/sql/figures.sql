@@ -26,12 +26,13 @@ SELECT count(*)                                                           AS sco
   LEFT JOIN {schema}.watermark_formed USING (scope)
 
 -- name: namespaces
--- Schemas with a ledger of migrations that this login may read, and which families stand in it.
+-- Schemas with a ledger of migrations that this login may read. Another product's table of that name has no family.
 SELECT n.nspname
   FROM pg_catalog.pg_class AS c
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
  WHERE c.relname = 'schema_migration'
    AND c.relkind = 'r'
+   AND EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid AND a.attname = 'family')
    AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
    AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
  ORDER BY n.nspname

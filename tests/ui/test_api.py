@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from fastapi.routing import APIRoute
-from psycopg import sql
+from psycopg import conninfo, sql
 
 from parkkeeper import migrations
-from parkkeeper.memory import MemoryStore
+from parkkeeper.demo.airflow import connection_json
+from parkkeeper.memory import MemoryStore, parking
 from parkkeeper.queue import QueueStorage
-from parkkeeper.ui import create_app, history, reading, triage
+from parkkeeper.ui import create_app, history, overview, reading, triage
 from parkkeeper.ui.reading import Unreadable
 from ringside import age, end_jobs
 from ui.conftest import CONTENT, ERROR, Refuses, login
@@ -171,6 +172,118 @@ def test_a_namespace_of_another_release_does_not_hide_the_others(
         assert {one["namespace"]: one["problem"] is None for one in found} == {migrated: True, other: False}
     finally:
         connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(other)))
+
+
+def test_a_namespace_that_cannot_be_read_does_not_hide_the_others(
+    browser: Any,
+    connection: psycopg.Connection,
+    connect: Callable[..., psycopg.Connection],
+    dsn: str,
+    migrated: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "LOCK_TIMEOUT", timedelta(milliseconds=20))
+
+    def run(text: str, *names: str) -> None:
+        connection.execute(sql.SQL(text).format(*map(sql.Identifier, names)))
+
+    def problems() -> dict[str, str | None]:
+        answer = browser.get("/parkkeeper/api/overview")
+        assert answer.status_code == 200, answer.text
+        named = {item["namespace"] for item in answer.json()["attention"] if item["severity"] == "danger"}
+        found = {one["namespace"]: one["problem"] for one in answer.json()["namespaces"]}
+        assert named == {name for name, problem in found.items() if problem}
+        for view in (f"namespace={migrated}", "view=runs&dag_id=x"):
+            assert browser.get(f"/parkkeeper/?{view}").status_code == 200
+        return found
+
+    run("CREATE SCHEMA other_product")
+    run("CREATE TABLE other_product.schema_migration (version text)")
+    run("CREATE SCHEMA later")
+    run("CREATE TABLE later.schema_migration AS TABLE {}.schema_migration WITH NO DATA", migrated)
+    run("INSERT INTO later.schema_migration VALUES ('newer', 1, 'first', 'x', now(), 'x', 1)")
+    migrations.migrate(connection, "busy", "memory")
+    holder = connect()
+    holder.autocommit = False
+    holder.execute("LOCK TABLE busy.watermark, busy.maintenance_run")
+    found = problems()
+    assert list(found) == ["busy", "later", migrated]
+    assert found[migrated] is None
+    assert "another session holds a lock" in str(found["busy"])
+    assert "family newer" in str(found["later"])
+    assert browser.get("/parkkeeper/?namespace=busy").status_code == 503
+    assert browser.get("/parkkeeper/?namespace=later").status_code == 409
+    holder.rollback()
+
+    run("CREATE ROLE {} LOGIN PASSWORD 'p'", role := f"{migrated}_reader")
+    try:
+        for right in ("SELECT ON ALL TABLES", "EXECUTE ON ALL FUNCTIONS"):
+            run(f"GRANT {right} IN SCHEMA {{}} TO {{}}", migrated, role)
+        for schema in ("busy", migrated):
+            run("GRANT USAGE ON SCHEMA {} TO {}", schema, role)
+        run("GRANT SELECT ON busy.schema_migration TO {}", role)
+        reader = conninfo.make_conninfo(dsn, user=role, password="p")
+        monkeypatch.setenv("AIRFLOW_CONN_PARKKEEPER_DEFAULT", connection_json(reader))
+        found = problems()
+        assert found.pop(migrated) is None
+        assert "may not read its tables" in str(found.pop("busy"))
+        assert not found
+    finally:
+        run("DROP OWNED BY {}", role)
+        run("DROP ROLE {}", role)
+
+    monkeypatch.setattr(reading, "ALL_WITHIN", timedelta(0))
+    monkeypatch.setenv("AIRFLOW_CONN_PARKKEEPER_DEFAULT", connection_json(dsn))
+    found = problems()
+    assert all("was not read" in str(problem) for problem in found.values())
+
+
+def test_what_is_counted_to_a_limit_says_so_and_the_first_loss_is_that_of_all(
+    browser: Any, connection: psycopg.Connection, migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = QueueStorage(connection, migrated)
+    young = end_jobs(storage, 3, queue="a", kind="x")
+    old = end_jobs(storage, 2, queue="b", kind="x")
+    age(storage, young, timedelta(hours=60))
+    age(storage, old, timedelta(hours=71))
+    monkeypatch.setattr(overview, "MOST_COUNTED", 2)
+    found = browser.get("/parkkeeper/api/overview").json()
+    (one,) = found["namespaces"]
+    assert one["first_expires_at"] == get(browser, migrated, "ring")["first_expires_at"]
+    assert (one["expiring"], one["expiring_at_least"]) == (2, True)
+    assert found["attention"][0]["figure"] == "2 failed jobs or more about to be lost"
+    monkeypatch.setattr(triage, "MOST_GROUPS", 1)
+    assert get(browser, migrated, "rehearsals/redrive", kind="x")["rows"] == 5
+
+
+def test_an_unpark_is_rehearsed_as_the_sweep_would_do_it(
+    browser: Any, connection: psycopg.Connection, migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore(connection, migrated)
+    for _ in range(3):
+        store.append("a", [{"role": "user", "content": CONTENT}])
+        store.form_batch(Refuses(), scope="a", limit=1, max_attempts=1)
+    policy = parking.SweepPolicy(scope="a", unpark_classes=("malformed",), unpark_limit=2)
+    monkeypatch.setattr(parking, "DEFAULT_POLICY", policy)
+    wanted = {"scope": "a", "error_class": "malformed"}
+    found = get(browser, migrated, "rehearsals/unpark", **wanted)
+    assert "1 turn more of the same stay parked" in found["sentence"]
+    assert found["rows"] == store.sweep(policy).unparked == 2
+
+
+def test_times_are_shown_in_utc_whatever_zone_the_database_tells_them_in(
+    browser: Any, connection: psycopg.Connection, migrated: str
+) -> None:
+    connection.execute(
+        sql.SQL("ALTER DATABASE {} SET timezone = 'Asia/Kolkata'").format(
+            sql.Identifier(connection.info.dbname)
+        )
+    )
+    html = browser.get("/parkkeeper/").text
+    told = re.findall(r'<time datetime="([^"]+)">([^<]+)</time>', html)
+    assert told
+    for stamp, text in told:
+        assert f"{datetime.fromisoformat(stamp).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" == text
 
 
 def test_the_ring_says_what_pins_a_slot_and_when_the_oldest_failed_job_goes(

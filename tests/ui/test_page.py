@@ -22,7 +22,7 @@ from parkkeeper.queue import QueueStorage
 from parkkeeper.ui import words
 from parkkeeper.ui.figures import read as read_figures
 from ringside import Gate, end_jobs, held, query, until
-from ui.conftest import CONTENT, ERROR
+from ui.conftest import CONTENT, ERROR, login
 
 
 def get_figures(browser: Any, namespace: str) -> dict[str, Any]:
@@ -161,6 +161,21 @@ def test_the_page_runs_nothing_but_its_own_script_and_stays_in_airflows_frame(br
     assert not re.search(r"<style|style=|<script>| on\w+=|https?://", answer.text)
 
 
+def test_a_page_that_is_refused_says_what_to_do(anonymous: Any) -> None:
+    def ask(path: str, status: int) -> str:
+        answer = anonymous.get(f"/parkkeeper/{path}", headers={"Accept": "text/html"})
+        assert answer.status_code == status
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+        return notice(answer.text)
+
+    assert "log in" in ask("", 401)
+    assert anonymous.get("/parkkeeper/", headers={"Accept": "application/json"}).json()["detail"]
+    login(anonymous, "stranger")
+    assert "Viewer" in ask("", 403)
+    login(anonymous, "watcher")
+    assert "hours is out of range" in ask("?view=history&hours=0", 422)
+
+
 def test_a_database_without_a_namespace_says_how_to_make_one(browser: Any) -> None:
     answer = browser.get("/parkkeeper/")
     assert answer.status_code == 200
@@ -254,7 +269,7 @@ def test_a_table_that_is_locked_ends_the_wait(
     other.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(migrated, "queue_ring_state")))
     answer = browser.get("/parkkeeper/", params={"namespace": migrated})
     assert answer.status_code == 503
-    assert "did not answer as it should (55P03)" in notice(answer.text)
+    assert "another session holds a lock" in notice(answer.text)
 
 
 def test_a_login_that_may_read_nothing_is_offered_nothing(

@@ -14,13 +14,13 @@ SELECT coalesce(sum(jobs) FILTER (WHERE state = 'available'), 0)::bigint AS avai
 -- name: expiring
 -- Failed jobs that pass the floor within a time, counted up to a limit: each lane is a stretch of the index on failed rows.
 WITH found AS (
-    SELECT due.expires_at
+    SELECT
       FROM {schema}.queue_lanes AS lane
       LEFT JOIN {schema}.queue_settings AS setting USING (queue)
      CROSS JOIN LATERAL (
            SELECT make_interval(secs => coalesce(setting.failed_retention_seconds, %(retention)s::bigint)) AS floor) AS kept
      CROSS JOIN LATERAL (
-           SELECT done.finalized_at + kept.floor AS expires_at
+           SELECT
              FROM {schema}.done_entries AS done
             WHERE done.lane_id = lane.lane_id AND done.state = 'failed'
               AND done.finalized_at <= now() + %(within)s::interval - kept.floor
@@ -28,7 +28,7 @@ WITH found AS (
             LIMIT %(limit)s) AS due
      LIMIT %(limit)s
 )
-SELECT count(*) AS jobs, min(expires_at) AS first_expires_at FROM found
+SELECT count(*) AS jobs FROM found
 
 -- name: first_expiry
 -- When the next failed job passes its floor, or did: one probe a lane and slot.

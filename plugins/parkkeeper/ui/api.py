@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from parkkeeper.ui import history, models, overview, ring, triage
+from parkkeeper.ui import history, models, overview, reading, ring, triage
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     401: {"model": models.Problem, "description": "Nobody is logged in."},
@@ -34,25 +34,29 @@ def read_overview() -> models.Overview:
 @router.get("/namespaces/{namespace}/ring")
 def read_ring(namespace: NamespaceName) -> models.Ring:
     """The ring slot by slot, with what pins it, and the floor."""
-    return ring.read(namespace)
+    with reading.reader(namespace) as reader:
+        return ring.read(reader)
 
 
 @router.get("/namespaces/{namespace}/ring/plan")
 def read_plan(namespace: NamespaceName) -> models.Plan:
     """What the next prune would do. It reads all rows of the slot that would be reclaimed and changes nothing."""
-    return ring.plan(namespace)
+    with reading.reader(namespace) as reader:
+        return ring.plan(reader)
 
 
 @router.get("/namespaces/{namespace}/history")
 def read_history(namespace: NamespaceName, hours: Hours = 24) -> models.History:
     """What maintenance did, in sixty steps of equal width."""
-    return history.read(namespace, hours)
+    with reading.reader(namespace) as reader:
+        return history.read(reader, hours)
 
 
 @router.get("/namespaces/{namespace}/failed-jobs")
 def read_failed_jobs(namespace: NamespaceName, queue: Text = None, kind: Text = None) -> models.FailedJobs:
     """Failed jobs that can be put back, by queue and kind, those that are lost first in front."""
-    return triage.failed_jobs(namespace, queue, kind)
+    with reading.reader(namespace) as reader:
+        return triage.failed_jobs(reader, queue, kind)
 
 
 @router.get("/namespaces/{namespace}/parked-turns")
@@ -60,13 +64,15 @@ def read_parked_turns(
     namespace: NamespaceName, scope: Text = None, error_class: Text = None
 ) -> models.ParkedTurns:
     """Parked turns by scope and class of error: ids and times, never words."""
-    return triage.parked_turns(namespace, scope, error_class)
+    with reading.reader(namespace) as reader:
+        return triage.parked_turns(reader, scope, error_class)
 
 
 @router.get("/namespaces/{namespace}/rehearsals/redrive")
 def rehearse_redrive(namespace: NamespaceName, queue: Text = None, kind: Text = None) -> models.Rehearsal:
     """How many failed jobs a redrive would put back now."""
-    return triage.redrive(namespace, queue, kind)
+    with reading.reader(namespace) as reader:
+        return triage.redrive(reader, queue, kind)
 
 
 @router.get("/namespaces/{namespace}/rehearsals/unpark")
@@ -74,7 +80,8 @@ def rehearse_unpark(
     namespace: NamespaceName, scope: Text = None, error_class: Text = None
 ) -> models.Rehearsal:
     """How many parked turns would go back into the backlog now."""
-    return triage.unpark(namespace, scope, error_class)
+    with reading.reader(namespace) as reader:
+        return triage.unpark(reader, scope, error_class)
 
 
 @router.get("/namespaces/{namespace}/rehearsals/rebuild")
@@ -83,4 +90,5 @@ def rehearse_rebuild(
     scope: Annotated[str, Query(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")],
 ) -> models.Rehearsal:
     """How many turns a rebuild of a scope would form again."""
-    return triage.rebuild(namespace, scope)
+    with reading.reader(namespace) as reader:
+        return triage.rebuild(reader, scope)

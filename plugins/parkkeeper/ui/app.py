@@ -13,6 +13,8 @@ from typing import Annotated, Any
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 
 from parkkeeper import __version__
@@ -36,6 +38,12 @@ _HEADERS = {
 }
 
 
+_REFUSALS = {
+    401: ("You are not logged in.", "Load Airflow's page again and log in."),
+    403: ("Your role may not see Airflow's UI.", "Ask for a role that may: Viewer is enough to look."),
+}
+
+
 def create_app() -> FastAPI:
     """Return the application; every one of its endpoints demands a user who may see Airflow's UI."""
     app = FastAPI(
@@ -49,6 +57,8 @@ def create_app() -> FastAPI:
     )
     app.middleware("http")(_add_headers)
     app.exception_handler(Unreadable)(_unreadable)
+    app.exception_handler(HTTPException)(_refused)
+    app.exception_handler(RequestValidationError)(_refused)
     app.include_router(api.router)
     app.get("/figures", tags=["Figures"], responses=api.PROBLEMS)(figures_as_json)
     app.get("/", response_class=HTMLResponse, include_in_schema=False)(show_page)
@@ -90,7 +100,9 @@ def show_page(
 
 def draw_charts(namespace: Annotated[str, Query(max_length=63)], hours: api.Hours = 24) -> Response:
     """Draw what maintenance did as SVG."""
-    return Response(charts.draw(history.read(namespace, hours)), media_type="image/svg+xml")
+    with reading.reader(namespace) as reader:
+        found = history.read(reader, hours)
+    return Response(charts.draw(found), media_type="image/svg+xml")
 
 
 def figures_as_json(namespace: str | None = None) -> dict[str, Any]:
@@ -117,6 +129,28 @@ def describe(request: Request) -> dict[str, Any]:
 def _unreadable(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Unreadable)
     return JSONResponse({"detail": f"{error.reason} {error.remedy}"}, status_code=error.status)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Answer as FastAPI does, but people, who see the answer in a frame, with a page."""
+    wants_page = request.scope.get("endpoint") is show_page and "application/json" not in request.headers.get(
+        "accept", ""
+    )
+    if isinstance(error, RequestValidationError):
+        field = str(error.errors()[0]["loc"][-1])
+        if wants_page:
+            return _page(
+                422, f"The address is not understood: {field} is out of range.", "Open the page anew."
+            )
+        return await request_validation_exception_handler(request, error)
+    assert isinstance(error, HTTPException)
+    if wants_page and error.status_code in _REFUSALS:
+        return _page(error.status_code, *_REFUSALS[error.status_code])
+    return await http_exception_handler(request, error)
+
+
+def _page(status: int, reason: str, remedy: str) -> HTMLResponse:
+    return HTMLResponse(page.refuse(reason, remedy), status_code=status)
 
 
 async def _add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:

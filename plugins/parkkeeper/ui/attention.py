@@ -27,14 +27,6 @@ _HELD_UP = {
 
 
 @dataclass(frozen=True, slots=True)
-class Expiring:
-    """Failed jobs that pass their floor within a time, and when the first of them does."""
-
-    jobs: int
-    first_expires_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class LastDay:
     """What happened in the last 24 hours."""
 
@@ -45,6 +37,19 @@ class LastDay:
 def ordered(items: Iterable[models.Attention]) -> list[models.Attention]:
     """Return them with the gravest in front, otherwise as they came."""
     return sorted(items, key=lambda item: _ORDER[item.severity])
+
+
+def unreadable(namespace: str, problem: str | None) -> list[models.Attention]:
+    """Return what a namespace wants a look at that cannot be read: that."""
+    return [
+        models.Attention(
+            severity="danger",
+            namespace=namespace,
+            figure="cannot be read",
+            sentence=f"{problem}. Nothing is known of its jobs and turns.",
+            link=f"./?{urlencode({'namespace': namespace})}",
+        )
+    ]
 
 
 def of(found: models.Summary, day: LastDay | None, now: datetime) -> list[models.Attention]:
@@ -75,9 +80,10 @@ def _found(
         )
     if found.expiring and found.first_expires_at is not None:
         past = found.first_expires_at <= now
+        more = " or more" if found.expiring_at_least else ""
         yield (
             "lost",
-            f"{words.counted(found.expiring, 'failed job')} about to be lost",
+            f"{words.counted(found.expiring, 'failed job')}{more} about to be lost",
             "The first is past its retention: the next prune of its slot drops it. Put it back if it matters."
             if past
             else f"The first passes its retention in {words.span(found.first_expires_at - now)}. Put them back "

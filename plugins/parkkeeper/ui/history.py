@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from parkkeeper.namespace import Namespace
-from parkkeeper.ui import models, reading
+from parkkeeper.ui import models
 from parkkeeper.ui.reading import Reader
 
 #: How many steps a range is cut into.
@@ -23,30 +22,22 @@ class Bounds:
     cut_at: datetime | None
 
 
-def read(namespace: str, hours: int) -> models.History:
-    """Read what was done in so many hours that end now.
-
-    Raises
-    ------
-    Unreadable
-        The database cannot be read.
-    """
+def read(reader: Reader, hours: int) -> models.History:
+    """Read what was done in so many hours that end now."""
     wanted = timedelta(hours=hours)
     step = wanted // STEPS
-    with reading.session(namespace) as (connection, _):
-        reader = Reader(connection, Namespace(namespace))
-        bounds = reader.row("ui/history", "bounds", Bounds, range=wanted, limit=MOST_RUNS)
-        steps = reader.rows(
-            "ui/history",
-            "steps",
-            models.Step,
-            ends_at=bounds.ends_at,
-            cut_at=bounds.cut_at,
-            step=int(step.total_seconds()),
-            steps=STEPS,
-        )
+    bounds = reader.row("ui/history", "bounds", Bounds, range=wanted, limit=MOST_RUNS)
+    steps = reader.rows(
+        "ui/history",
+        "steps",
+        models.Step,
+        ends_at=bounds.ends_at,
+        cut_at=bounds.cut_at,
+        step=int(step.total_seconds()),
+        steps=STEPS,
+    )
     return models.History(
-        namespace=namespace,
+        namespace=reader.space.name,
         ends_at=bounds.ends_at,
         hours=hours,
         step_seconds=int(step.total_seconds()),

@@ -93,6 +93,9 @@ class Summary(BaseModel):
     expiring: Count = Field(
         default=0, description="Failed jobs that pass their floor within a day, counted to 10,000."
     )
+    expiring_at_least: bool = Field(
+        default=False, description="Whether there may be more of them than were counted."
+    )
     first_expires_at: datetime | None = Field(
         default=None, description="When the first of them does, or did."
     )
@@ -277,6 +280,7 @@ class Rehearsal(BaseModel):
 
     namespace: str
     action: Literal["redrive", "unpark", "rebuild"]
+    taken_at: datetime
     rows: Count
     at_least: bool = Field(description="Whether there may be more than were counted.")
     sentence: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
-from parkkeeper.errors import MigrationError
+import psycopg
+
 from parkkeeper.maintenance import database_time
-from parkkeeper.namespace import Namespace
 from parkkeeper.queue.settings import namespace_settings
 from parkkeeper.ui import attention, models, reading
 from parkkeeper.ui.reading import Reader
@@ -31,16 +32,16 @@ def read() -> models.Overview:
         The database cannot be read.
     """
     with reading.session() as (connection, names):
-        taken_at = database_time(connection)
-        found = []
-        for name in names[:MOST_NAMESPACES]:
-            space = Namespace(name)
-            try:
-                reader = Reader(connection, space)
-            except MigrationError as error:
-                found.append(models.Summary(namespace=name, problem=str(error)))
-                continue
-            found.append(summary(reader))
+        return of(connection, names)
+
+
+def of(connection: psycopg.Connection[Any], names: list[str]) -> models.Overview:
+    """Read these namespaces in an open session, as many as one answer takes."""
+    taken_at = database_time(connection)
+    found = [
+        one or models.Summary(namespace=name, problem=problem, attention=attention.unreadable(name, problem))
+        for name, one, problem in reading.each(connection, names[:MOST_NAMESPACES], summary)
+    ]
     everything = [item for one in found for item in one.attention]
     return models.Overview(
         taken_at=taken_at,
@@ -57,18 +58,16 @@ def summary(reader: Reader) -> models.Summary:
     day = None
     if "queue" in reader.families:
         found.queue = reader.row("ui/overview", "queue_totals", models.QueueTotals)
+        retention = namespace_settings(reader.connection, reader.space).failed_retention_seconds
         if found.queue.failed:
-            retention = namespace_settings(reader.connection, reader.space).failed_retention_seconds
-            counted = reader.row(
-                "ui/overview",
-                "expiring",
-                attention.Expiring,
-                by_key=True,
-                within=SOON,
-                retention=retention,
-                limit=MOST_COUNTED,
+            found.expiring = reader.value(
+                "ui/overview", "expiring", by_key=True, within=SOON, retention=retention, limit=MOST_COUNTED
             )
-            found.expiring, found.first_expires_at = counted.jobs, counted.first_expires_at
+            found.expiring_at_least = found.expiring >= MOST_COUNTED
+        if found.expiring:
+            found.first_expires_at = reader.value(
+                "ui/overview", "first_expiry", by_key=True, retention=retention
+            )
     if "memory" in reader.families:
         found.memory = reader.row("figures", "memory_totals", models.MemoryTotals)
         if found.memory.backlog:

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 import jinja2
+import psycopg
 
-from parkkeeper.errors import MigrationError
 from parkkeeper.memory.extractors import ERROR_CLASSES
 from parkkeeper.namespace import Namespace
 from parkkeeper.ui import drawing, figures, history, models, overview, reading, ring, triage, words
@@ -44,14 +44,13 @@ def show(asked: Asked) -> tuple[int, str]:
     """Return the status and the HTML of the page."""
     names: list[str] = []
     try:
-        with reading.session(asked.namespace) as (_, names):
-            pass
-        chosen = asked.namespace or reading.default_namespace(names)
-        if chosen is None:
-            return 200, _render("nothing.html", asked, names, None)
-        if asked.view not in _VIEWS:
-            raise Unreadable(404, "There is no such part of the page.", "Choose one above.", names)
-        found = _VIEWS[asked.view](asked, chosen)
+        with reading.session(asked.namespace) as (connection, names):
+            chosen = asked.namespace or reading.default_namespace(names)
+            if chosen is None:
+                return 200, _render("nothing.html", asked, names, None)
+            if asked.view not in _VIEWS:
+                raise Unreadable(404, "There is no such part of the page.", "Choose one above.", names)
+            found = _VIEWS[asked.view](asked, connection, names, chosen)
         return 200, _render(f"{asked.view}.html", asked, names, chosen, **found)
     except Unreadable as error:
         return error.status, _render(
@@ -59,43 +58,59 @@ def show(asked: Asked) -> tuple[int, str]:
         )
 
 
-def _overview(asked: Asked, chosen: str) -> dict[str, Any]:
-    found = overview.read()
-    with reading.session(chosen) as (connection, _):
-        reader = Reader(connection, Namespace(chosen))
-        queue, memory = "queue" in reader.families, "memory" in reader.families
-        detail = figures.Figures(
-            namespace=chosen,
-            taken_at=found.taken_at,
-            queues=reader.rows("figures", "queues", figures.Queue) if queue else None,
-            slots=None,
-            memory=reader.row("figures", "memory_totals", figures.Memory) if memory else None,
-            scopes=reader.rows("figures", "scopes", figures.Scope, limit=figures.SCOPES) if memory else None,
-        )
-        mine = next((one for one in found.namespaces if one.namespace == chosen), None)
-        return {"found": found, "detail": detail, "mine": mine or overview.summary(reader)}
+def refuse(reason: str, remedy: str) -> str:
+    """Return the HTML of a page that says why there is none and what to do."""
+    error = Unreadable(0, reason, remedy, [])
+    return _render("unreadable.html", Asked(namespace=None), [], None, error=error)
 
 
-def _ring(asked: Asked, chosen: str) -> dict[str, Any]:
-    found = ring.read(chosen)
+def _overview(
+    asked: Asked, connection: psycopg.Connection[Any], names: list[str], chosen: str
+) -> dict[str, Any]:
+    found = overview.of(connection, names)
+    reader = Reader(connection, Namespace(chosen))
+    queue, memory = "queue" in reader.families, "memory" in reader.families
+    detail = figures.Figures(
+        namespace=chosen,
+        taken_at=found.taken_at,
+        queues=reader.rows("figures", "queues", figures.Queue) if queue else None,
+        slots=None,
+        memory=reader.row("figures", "memory_totals", figures.Memory) if memory else None,
+        scopes=reader.rows("figures", "scopes", figures.Scope, limit=figures.SCOPES) if memory else None,
+    )
+    mine = next((one for one in found.namespaces if one.namespace == chosen and not one.problem), None)
+    return {"found": found, "detail": detail, "mine": mine or overview.summary(reader)}
+
+
+def _ring(asked: Asked, connection: psycopg.Connection[Any], names: list[str], chosen: str) -> dict[str, Any]:
+    found = ring.read(Reader(connection, Namespace(chosen)))
     return {"found": found, "picture": words.ring([slot.state for slot in found.slots])}
 
 
-def _history(asked: Asked, chosen: str) -> dict[str, Any]:
-    found = history.read(chosen, asked.hours)
+def _history(
+    asked: Asked, connection: psycopg.Connection[Any], names: list[str], chosen: str
+) -> dict[str, Any]:
+    found = history.read(Reader(connection, Namespace(chosen)), asked.hours)
     return {"found": found, "ranges": RANGES, "step": timedelta(seconds=found.step_seconds)}
 
 
-def _triage(asked: Asked, chosen: str) -> dict[str, Any]:
+def _triage(
+    asked: Asked, connection: psycopg.Connection[Any], names: list[str], chosen: str
+) -> dict[str, Any]:
+    reader = Reader(connection, Namespace(chosen))
     failed: models.FailedJobs | None = None
     parked: models.ParkedTurns | None = None
-    with reading.session(chosen) as (connection, _):
-        families = Reader(connection, Namespace(chosen)).families
-    if "queue" in families:
-        failed = triage.failed_jobs(chosen, asked.queue, asked.kind)
-    if "memory" in families:
-        parked = triage.parked_turns(chosen, asked.scope, asked.error_class)
-    return {"failed": failed, "parked": parked, "classes": ERROR_CLASSES, "window": _window(failed)}
+    if "queue" in reader.families:
+        failed = triage.failed_jobs(reader, asked.queue, asked.kind)
+    if "memory" in reader.families:
+        parked = triage.parked_turns(reader, asked.scope, asked.error_class)
+    return {
+        "failed": failed,
+        "parked": parked,
+        "classes": ERROR_CLASSES,
+        "window": _window(failed),
+        "most_parks": triage.MOST_PARKS,
+    }
 
 
 def _window(failed: models.FailedJobs | None) -> dict[str, str]:
@@ -106,29 +121,25 @@ def _window(failed: models.FailedJobs | None) -> dict[str, str]:
     return {"finalized_from": since.isoformat(), "finalized_before": failed.taken_at.isoformat()}
 
 
-def _runs(asked: Asked, chosen: str) -> dict[str, Any]:
-    found = []
-    with reading.session() as (connection, names):
-        for name in names[: overview.MOST_NAMESPACES]:
-            try:
-                reader = Reader(connection, Namespace(name))
-            except MigrationError:
-                continue  # The overview says why; a tab of a DAG has no room for it.
-            rows = reader.rows(
-                "ui/history",
-                "of_dag",
-                models.Run,
-                dag_id=asked.dag_id or "",
-                dag_run_id=asked.dag_run_id,
-                looked=MOST_LOOKED_AT,
-                limit=MOST_RUNS,
-            )
-            found += [(name, row) for row in rows]
-    found.sort(key=lambda pair: pair[1].ended_at, reverse=True)
-    return {"runs": found[:MOST_RUNS]}
+def _runs(asked: Asked, connection: psycopg.Connection[Any], names: list[str], chosen: str) -> dict[str, Any]:
+    def read(reader: Reader) -> list[models.Run]:
+        return reader.rows(
+            "ui/history",
+            "of_dag",
+            models.Run,
+            dag_id=asked.dag_id or "",
+            dag_run_id=asked.dag_run_id,
+            looked=MOST_LOOKED_AT,
+            limit=MOST_RUNS,
+        )
+
+    found = list(reading.each(connection, names[: overview.MOST_NAMESPACES], read))
+    runs = [(name, run) for name, rows, _ in found for run in rows or []]
+    runs.sort(key=lambda pair: pair[1].ended_at, reverse=True)
+    return {"runs": runs[:MOST_RUNS], "problems": [problem for _, _, problem in found if problem]}
 
 
-_VIEWS: dict[str, Callable[[Asked, str], dict[str, Any]]] = {
+_VIEWS: dict[str, Callable[[Asked, psycopg.Connection[Any], list[str], str], dict[str, Any]]] = {
     "overview": _overview,
     "ring": _ring,
     "history": _history,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from psycopg.rows import RowFactory, class_row, scalar_row
 from parkkeeper import migrations
 from parkkeeper.database import statements
 from parkkeeper.errors import (
+    DatabaseNewer,
     DatabaseUnavailable,
     InvalidArgument,
     MigrationError,
@@ -31,8 +33,18 @@ log = logging.getLogger(__name__)
 
 STATEMENT_TIMEOUT = timedelta(seconds=5)
 LOCK_TIMEOUT = timedelta(seconds=1)
+#: How long all namespaces together may take; those that are not read by then are named.
+ALL_WITHIN = timedelta(seconds=10)
 
 Row = TypeVar("Row")
+Found = TypeVar("Found")
+
+# What a database's error means for a reader, and what to do, by its sqlstate.
+_REASONS = {
+    "42501": "the connection's login may not read its tables; grant it the role of readers",
+    "55P03": "another session holds a lock on its tables; try again when that has ended",
+    "57014": "it did not answer in time; try again when there is less to do",
+}
 
 
 class Unreadable(Exception):
@@ -69,7 +81,12 @@ class Reader:
         self.connection = connection
         self.space = space
         self.families = frozenset(self.values("figures", "families"))
-        for family in self.families:
+        for family in sorted(self.families):
+            if family not in migrations.FAMILIES:
+                raise DatabaseNewer(
+                    f"namespace {space} has the family {family}, which is unknown to this package: "
+                    "upgrade airflow-provider-parkkeeper here"
+                )
             migrations.require(connection, space, family)
 
     def rows(
@@ -87,9 +104,9 @@ class Reader:
         """Return the first column of what a statement finds."""
         return self._all(scalar_row, path, name, by_key, values)
 
-    def value(self, path: str, name: str, **values: Any) -> Any:
+    def value(self, path: str, name: str, *, by_key: bool = False, **values: Any) -> Any:
         """Return the first column of a statement's one row, None without one."""
-        return next(iter(self.values(path, name, **values)), None)
+        return next(iter(self.values(path, name, by_key=by_key, **values)), None)
 
     def _all(
         self, factory: RowFactory[Any], path: str, name: str, by_key: bool, values: dict[str, Any]
@@ -153,10 +170,58 @@ def session(asked: str | None = None) -> Iterator[tuple[psycopg.Connection[Any],
         reason = f"The database of connection {conn_id} did not answer as it should ({type(error).__name__})."
     except psycopg.Error as error:
         log.warning("The page failed on connection %s: %s %s", conn_id, type(error).__name__, error.sqlstate)
-        reason = f"The database of connection {conn_id} did not answer as it should ({error.sqlstate or 'no code'})."
+        reason = f"The database of connection {conn_id} cannot be read: {_reason(error)}."
     raise Unreadable(
         503, reason, "The log of the API server says more. Nothing was changed; try again.", names
     )
+
+
+@contextmanager
+def reader(namespace: str) -> Iterator[Reader]:
+    """Open a session that cannot write, about one namespace.
+
+    Raises
+    ------
+    Unreadable
+        With what to tell the user.
+    """
+    with session(namespace) as (connection, _):
+        yield Reader(connection, Namespace(namespace))
+
+
+def each(
+    connection: psycopg.Connection[Any], names: Iterable[str], read: Callable[[Reader], Found]
+) -> Iterator[tuple[str, Found | None, str | None]]:
+    """Read one namespace after the other: its name, and what was found or why it cannot be read.
+
+    One that cannot be read does not hide the others.
+    """
+    until = time.monotonic() + ALL_WITHIN.total_seconds()
+    for name in names:
+        if time.monotonic() >= until:
+            yield (
+                name,
+                None,
+                f"namespace {name} was not read: those before it took too long; choose it by name",
+            )
+            continue
+        try:
+            yield name, read(Reader(connection, Namespace(name))), None
+        except (MigrationError, UnknownNamespace) as error:
+            yield name, None, str(error)
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            log.warning(
+                "The page cannot read namespace %s: %s %s", name, type(error).__name__, error.sqlstate
+            )
+            yield name, None, f"namespace {name} cannot be read: {_reason(error)}"
+
+
+def _reason(error: psycopg.Error) -> str:
+    """Say what a database's error means, never in its own words."""
+    code = error.sqlstate or "no code"
+    return _REASONS.get(code, f"the database did not answer as it should ({code})")
 
 
 def default_namespace(names: list[str]) -> str | None:

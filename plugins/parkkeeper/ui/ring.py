@@ -8,11 +8,10 @@ from psycopg.rows import namedtuple_row
 
 from parkkeeper.database import statements
 from parkkeeper.errors import UnknownNamespace
-from parkkeeper.namespace import Namespace
 from parkkeeper.queue.plan import plan_prune
 from parkkeeper.queue.settings import namespace_settings
 from parkkeeper.queue.status import jobs_in_slot
-from parkkeeper.ui import models, reading, words
+from parkkeeper.ui import models, words
 from parkkeeper.ui.reading import Reader
 
 #: Up to how many waiting jobs of a lane are counted in a slot.
@@ -23,50 +22,44 @@ MOST_EXPLAINED = 8
 MOST_PLANNED = 200
 
 
-def read(namespace: str) -> models.Ring:
+def read(reader: Reader) -> models.Ring:
     """Read the ring of a namespace.
 
     Raises
     ------
-    Unreadable
-        The database cannot be read, or the namespace has no queue.
+    UnknownNamespace
+        The namespace has no queue.
     """
-    with reading.session(namespace) as (connection, _):
-        reader = Reader(connection, Namespace(namespace))
-        require(reader, "queue")
-        slots = reader.rows("ui/ring", "slots", models.Slot, by_key=True, limit=MOST_WAITING)
-        now = reader.now()
-        pinned = [slot for slot in slots if slot.state == "pinned"]
-        for slot in sorted(pinned, key=lambda slot: slot.generation or 0)[:MOST_EXPLAINED]:
-            slot.pinned_by = _pinned_by(reader, slot, now)
-        retention = namespace_settings(connection, reader.space).failed_retention_seconds
-        return models.Ring(
-            namespace=namespace,
-            taken_at=now,
-            slots=slots,
-            floor=reader.rows("ui/ring", "segments", models.Segment),
-            first_expires_at=reader.values("ui/overview", "first_expiry", by_key=True, retention=retention)[
-                0
-            ],
-        )
+    require(reader, "queue")
+    slots = reader.rows("ui/ring", "slots", models.Slot, by_key=True, limit=MOST_WAITING)
+    now = reader.now()
+    pinned = [slot for slot in slots if slot.state == "pinned"]
+    for slot in sorted(pinned, key=lambda slot: slot.generation or 0)[:MOST_EXPLAINED]:
+        slot.pinned_by = _pinned_by(reader, slot, now)
+    retention = namespace_settings(reader.connection, reader.space).failed_retention_seconds
+    return models.Ring(
+        namespace=reader.space.name,
+        taken_at=now,
+        slots=slots,
+        floor=reader.rows("ui/ring", "segments", models.Segment),
+        first_expires_at=reader.value("ui/overview", "first_expiry", by_key=True, retention=retention),
+    )
 
 
-def plan(namespace: str) -> models.Plan:
+def plan(reader: Reader) -> models.Plan:
     """Return what the next prune would do; it reads the rows of the slot that it would reclaim.
 
     Raises
     ------
-    Unreadable
-        The database cannot be read, or not within its statement timeout, or the namespace has no queue.
+    UnknownNamespace
+        The namespace has no queue.
     """
-    with reading.session(namespace) as (connection, _):
-        reader = Reader(connection, Namespace(namespace))
-        require(reader, "queue")
-        found = plan_prune(connection, reader.space)
+    require(reader, "queue")
+    found = plan_prune(reader.connection, reader.space)
     done = found.outcome
     touched = [row for row in found.by_kind if row.kept_failed_rows < _all(row)]
     return models.Plan(
-        namespace=namespace,
+        namespace=reader.space.name,
         outcome=done.outcome,
         sentence=words.NOT_PRUNED.get(done.outcome),
         slot=done.slot if done.outcome == "pruned" else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,11 @@ def ring(states: Sequence[str]) -> str:
 def counted(number: int, thing: str) -> str:
     """Return how many there are of a thing: ``1 failed job``, ``1,200 failed jobs``."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def utc(moment: datetime) -> str:
+    """Return a moment in UTC, whatever zone the database's session tells it in: ``2026-03-01 08:15:00 UTC``."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def span(length: timedelta) -> str:

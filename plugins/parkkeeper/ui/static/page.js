@@ -50,7 +50,18 @@ function element(name, text, attributes = {}) {
   return made;
 }
 
+// Without an answer, one that says so: whoever asked has to show what became of it.
+async function request(url, options) {
+  try {
+    return await fetch(url, options);
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error;
+    return Response.json({ detail: "The server cannot be reached. Try again." }, { status: 503 });
+  }
+}
+
 async function reason(answer) {
+  if (answer.status === 401) return "You are not logged in any more. Load Airflow's page again.";
   const said = await answer.json().catch(() => ({}));
   return typeof said.detail === "string" ? said.detail : `Airflow answered with status ${answer.status}.`;
 }
@@ -58,7 +69,7 @@ async function reason(answer) {
 async function drawCharts(root) {
   const box = root.querySelector("#charts");
   if (!box) return;
-  const answer = await fetch(new URL(box.dataset.address, document.baseURI));
+  const answer = await request(new URL(box.dataset.address, document.baseURI));
   if (!answer.ok) {
     box.replaceChildren(element("p", `The charts could not be drawn: ${await reason(answer)}`, { class: "empty" }));
     return;
@@ -73,7 +84,7 @@ async function showPlan(button) {
   const place = document.getElementById("planned");
   button.disabled = true;
   place.replaceChildren(element("p", "Counting the rows of the slot …", { class: "empty" }));
-  const answer = await fetch(new URL(button.dataset.address, document.baseURI));
+  const answer = await request(new URL(button.dataset.address, document.baseURI));
   button.disabled = false;
   if (!answer.ok) {
     place.replaceChildren(element("p", await reason(answer), { class: "notice", role: "alert" }));
@@ -104,19 +115,21 @@ async function showPlan(button) {
 
 // What an action would touch and whether its DAG runs, before anything is started.
 async function ask(button) {
-  const { action, dag, heading, rehearsal } = button.dataset;
+  const { action, dag, heading, rehearsal, until } = button.dataset;
   const conf = JSON.parse(button.dataset.conf);
   const dialog = document.getElementById("confirm");
   const part = (name) => document.getElementById(`confirm-${name}`);
   const start = part("start");
   part("title").textContent = heading;
   part("sentence").textContent = `It runs the DAG ${dag} with these parameters:`;
-  part("conf").replaceChildren(
-    ...Object.entries(conf).flatMap(([name, value]) => [
-      element("dt", name),
-      element("dd", typeof value === "string" ? value : JSON.stringify(value)),
-    ]),
-  );
+  const tellConf = () =>
+    part("conf").replaceChildren(
+      ...Object.entries(conf).flatMap(([name, value]) => [
+        element("dt", name),
+        element("dd", typeof value === "string" ? value : JSON.stringify(value)),
+      ]),
+    );
+  tellConf();
   part("rows").textContent = "Counting …";
   part("said").replaceChildren();
   start.disabled = true;
@@ -125,14 +138,16 @@ async function ask(button) {
   dialog.showModal();
 
   const [counted, known] = await Promise.all([
-    fetch(new URL(`api/namespaces/${conf.namespace}/rehearsals/${rehearsal}`, document.baseURI)),
-    fetch(airflow(`api/v2/dags/${encodeURIComponent(dag)}`)),
+    request(new URL(`api/namespaces/${conf.namespace}/rehearsals/${rehearsal}`, document.baseURI)),
+    request(airflow(`api/v2/dags/${encodeURIComponent(dag)}`)),
   ]);
   if (!counted.ok) {
     part("rows").textContent = await reason(counted);
     return;
   }
-  const { rows, at_least: atLeast, sentence } = await counted.json();
+  const { rows, at_least: atLeast, sentence, taken_at: takenAt } = await counted.json();
+  if (until) conf[until] = takenAt; // What was counted is what is touched.
+  tellConf();
   part("rows").textContent = `${atLeast ? "At least " : ""}${number(rows)} ${rows === 1 ? "row" : "rows"}. ${sentence}`;
   if (known.status === 404) {
     part("said").textContent = `This Airflow has no DAG ${dag}. Copy its file from the package's dags folder first.`;
@@ -159,13 +174,16 @@ function link(path, text) {
 
 async function run(dag, conf, start, said) {
   start.disabled = true;
-  const answer = await fetch(airflow(`api/v2/dags/${encodeURIComponent(dag)}/dagRuns`), {
+  const answer = await request(airflow(`api/v2/dags/${encodeURIComponent(dag)}/dagRuns`), {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ logical_date: null, conf }),
   });
   if (answer.status === 403) {
     said.textContent = "Your role may look and not start this DAG. Nothing was started.";
+  } else if (answer.status >= 500) {
+    said.textContent = "It is not known whether a run was started: look at the runs of the DAG before you start it again. ";
+    said.append(link(`dags/${encodeURIComponent(dag)}`, "Open the DAG"));
   } else if (!answer.ok) {
     said.textContent = `Nothing was started: ${await reason(answer)}`;
   } else {
@@ -175,8 +193,19 @@ async function run(dag, conf, start, said) {
   }
 }
 
+// What is wider than the screen can be moved by the keyboard too.
+function reachTables() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    if (box.scrollWidth <= box.clientWidth) continue;
+    box.tabIndex = 0;
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", `Table: ${box.closest("section").querySelector("h2").textContent}`);
+  }
+}
+
 function enliven(root) {
   tellTimes(root);
+  reachTables();
   void drawCharts(root);
   for (const button of root.querySelectorAll("button.act, #plan")) button.hidden = false;
 }
@@ -189,14 +218,20 @@ function busy() {
     document.getElementById("confirm").open ||
     document.querySelector("details[open]") !== null ||
     document.getElementById("planned")?.hasChildNodes() ||
-    (at !== null && at.matches("input, select, button, a"))
+    window.getSelection().type === "Range" ||
+    (at !== null && at.matches("input, select, button, a, summary, .scroll"))
   );
 }
 
 async function refresh() {
   if (busy()) return;
-  const answer = await fetch(window.location.href);
-  if (!answer.ok || busy()) return; // What is shown stays, with the time at which it was true.
+  const answer = await request(window.location.href, { headers: { Accept: "application/json" } });
+  if (busy()) return;
+  const stale = document.getElementById("stale");
+  // What is shown stays, with the time at which it was true.
+  stale.textContent = answer.ok ? "" : `These figures are no longer refreshed: ${await reason(answer)}`;
+  if (!answer.ok) return;
+  const scrolled = [...document.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const old = document.getElementById("charts");
   for (const part of ["#body", ".taken"]) {
@@ -205,6 +240,7 @@ async function refresh() {
   }
   const charts = document.getElementById("charts");
   if (old && charts) charts.replaceChildren(...old.childNodes); // Until the new ones are drawn.
+  for (const [place, box] of document.querySelectorAll(".scroll").entries()) box.scrollLeft = scrolled[place] ?? 0;
   enliven(document);
 }
 
@@ -221,6 +257,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
   });
   setInterval(() => void refresh(), REFRESH);
+  window.addEventListener("resize", reachTables);
   const select = document.getElementById("namespace");
   if (!select) return;
   select.form.classList.add("scripted");
