@@ -20,7 +20,7 @@ from parkkeeper.namespace import Namespace
 _SQL = statements("maintenance")
 
 #: Outcomes of which there is no row: nothing was to be done, and a row for each would say no more.
-NOTHING_DONE = frozenset({"noop", "skipped_idle", "within_limits"})
+NOTHING_DONE = frozenset({"holds", "noop", "skipped_idle", "within_limits"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,31 @@ def test_verify_prints_what_differs_and_exits_with_4(run, support: str, connecti
         assert word in found.out
     document = run("verify", "-n", support, "--json").json
     assert [row["change"] for row in document["differences"]] == ["changed"]
+    assert document["broken"] == []
+
+
+def test_verify_names_what_the_rows_break_and_exits_with_4(run, support: str, connection) -> None:
+    fine = run("verify", "-n", support, "--data")
+    assert (fine.code, fine.out) == (0, "every invariant holds\n")
+    table = sql.Identifier(support, "watermark_formed")
+    connection.execute(sql.SQL("INSERT INTO {} (scope, formed) VALUES ('s', 3)").format(table))
+    found = run("verify", "-n", support)
+    assert found.code == 4
+    assert "as a fresh install of memory" in found.out
+    assert "watermark_is_true" in found.out
+    assert run("verify", "-n", support, "--catalog").code == 0
+    document = run("verify", "-n", support, "--data", "--json")
+    assert document.code == 4
+    assert document.json == {
+        "broken": [
+            {
+                "family": "memory",
+                "invariant": "watermark_is_true",
+                "violations": 1,
+                "examples": ["formed of scope s: 3, by the rows 0"],
+            }
+        ]
+    }
 
 
 def test_a_lost_ledger_is_taken_over_by_the_command_that_the_error_names(

@@ -27,7 +27,7 @@ NAMES = [
     *sensors.__all__,
 ]
 #: Those that write nothing: they wait for a table that somebody has locked.
-READING = {"FreshnessOperator", "LagCheckOperator", *sensors.__all__}
+READING = {"FreshnessOperator", "LagCheckOperator", "VerifyOperator", *sensors.__all__}
 #: What they cannot do without, or would find nothing to do without.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "BacklogSensor": {"at_least": 1},

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
-from parkkeeper import migrations
+from parkkeeper import migrations, verification
 from parkkeeper.cli.failures import NAMESPACE
 from parkkeeper.cli.options import Dsn, Family, Json, NamespaceName, connected
 from parkkeeper.cli.output import emit
@@ -127,25 +128,36 @@ def status(family: Family, namespace: NamespaceName, dsn: Dsn = None, json: Json
         emit(_plan(found.pending, json), as_json=False, empty="nothing to apply")
 
 
-def verify(namespace: NamespaceName, dsn: Dsn = None, json: Json = False) -> None:
-    """Compare the tables, indexes, constraints and functions of a namespace with a fresh install.
+def verify(
+    namespace: NamespaceName,
+    catalog: Annotated[bool, typer.Option("--catalog", help="Look at the tables only.")] = False,
+    data: Annotated[bool, typer.Option("--data", help="Look at the rows only.")] = False,
+    dsn: Dsn = None,
+    json: Json = False,
+) -> None:
+    """Compare the tables of a namespace with a fresh install, and ask its rows what is promised of them.
 
-    The fresh install is made in a transaction that is rolled back. Fails with exit code 4 when anything differs, and
-    says what. Warns of settings of the server that let values into its log, or make search poorer.
+    The fresh install is made in a transaction that is rolled back. Every row is read, in one snapshot a family; prunes
+    wait meanwhile. Fails with exit code 4 when anything differs or is not as promised, and says what. Warns of settings
+    of the server that let values into its log, or make search poorer.
 
-    Example: `parkkeeper verify -n jobs`
+    Example: `parkkeeper verify -n jobs --data`
     """
     with connected(dsn, namespace) as (connection, space):
-        found = migrations.verify(connection, space)
+        compared = None if data and not catalog else migrations.verify(connection, space)
+        broken = None if catalog and not data else verification.broken_invariants(connection, space)
     if json:
-        emit(found, as_json=True)
+        document = {} if compared is None else asdict(compared)
+        emit(document if broken is None else document | {"broken": broken}, as_json=True)
     else:
-        versions = ", ".join(f"{family} {version:04d}" for family, version in found.versions.items())
-        notes = [f"warning: {warning}" for warning in found.warnings]
-        emit(
-            found.differences, as_json=False, empty=f"as a fresh install of {versions} makes it", notes=notes
-        )
-    if found.differences:
+        if compared is not None:
+            versions = ", ".join(f"{family} {version:04d}" for family, version in compared.versions.items())
+            notes = [f"warning: {warning}" for warning in compared.warnings]
+            empty = f"as a fresh install of {versions} makes it"
+            emit(compared.differences, as_json=False, empty=empty, notes=notes)
+        if broken is not None:
+            emit(broken, as_json=False, empty="every invariant holds")
+    if broken or (compared is not None and compared.differences):
         raise typer.Exit(NAMESPACE)
 
 

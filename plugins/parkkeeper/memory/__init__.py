@@ -3,6 +3,7 @@
 Imports no Airflow. ``docs/explanation/memory.md`` and ADR 0002 say what is promised.
 """
 
+from parkkeeper.invariants import Broken
 from parkkeeper.memory.dropping import drop_namespace
 from parkkeeper.memory.errors import (
     BacklogFull,
@@ -40,6 +41,7 @@ from parkkeeper.memory.store import MemoryStore
 __all__ = [
     "Appended",
     "BacklogFull",
+    "Broken",
     "Circuit",
     "ErasureReceipt",
     "ErasureRequest",

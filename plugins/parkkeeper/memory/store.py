@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from parkkeeper.database import refuse_open_transaction
+from parkkeeper.invariants import Broken
 from parkkeeper.memory import (
     circuit,
     claims,
@@ -18,6 +19,7 @@ from parkkeeper.memory import (
     parking,
     reading,
     rebuild,
+    verify,
 )
 from parkkeeper.memory.arguments import (
     check_counts,
@@ -408,6 +410,11 @@ class MemoryStore(Forgetting):
         """Compare the kept numbers with a count of the rows, in one snapshot; return those that differ: none should."""
         with self._session.action("verify"):
             return reading.miscounts(self._session)
+
+    def broken_invariants(self) -> list[Broken]:
+        """Ask the rows what is promised of them; see :func:`parkkeeper.memory.verify.broken_invariants`."""
+        with self._session.action("verify"):
+            return verify.broken_invariants(self._session)
 
     def recall(self, scope: str, query: str, *, limit: int = 10) -> Recall:
         """Find memories of `scope` that hold any word of `query`, best first, and how far the memory reaches.

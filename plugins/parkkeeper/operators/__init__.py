@@ -19,6 +19,7 @@ from parkkeeper.operators.queue import (
 )
 from parkkeeper.operators.redrive import RetryFailedOperator, UnparkOperator
 from parkkeeper.operators.task import TaskKilled
+from parkkeeper.operators.verify import VerifyOperator
 
 __all__ = [
     "EraseOperator",
@@ -37,4 +38,5 @@ __all__ = [
     "RotateRingOperator",
     "TaskKilled",
     "UnparkOperator",
+    "VerifyOperator",
 ]

@@ -28,7 +28,7 @@ GAUGES = frozenset(
     }
 )
 #: Actions all of whose numbers do: one of a run adds up to nothing with that of the next.
-STANDING = frozenset({"freshness", "lag_check", "rebuild"})
+STANDING = frozenset({"freshness", "lag_check", "rebuild", "verify"})
 #: Numbers for people, which no metric is made of.
 UNTOLD = frozenset({"slot", "generation", "through_offset"})
 

@@ -1,6 +1,7 @@
 """The job queue: lanes, claims, a ring of slots that is reclaimed by TRUNCATE. Imports no Airflow."""
 
 from parkkeeper.errors import InvalidArgument, InvalidName, ParkkeeperError, TransactionOpen, UnknownNamespace
+from parkkeeper.invariants import Broken
 from parkkeeper.queue.claim import ClaimedJob
 from parkkeeper.queue.errors import (
     ConservationBroken,
@@ -27,6 +28,7 @@ from parkkeeper.queue.storage import QueueStorage
 from parkkeeper.queue.worker import Worker
 
 __all__ = [
+    "Broken",
     "ClaimedJob",
     "ConservationBroken",
     "EvacuateOutcome",

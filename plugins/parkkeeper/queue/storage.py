@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import psycopg
 
+from parkkeeper.invariants import Broken
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import (
     claim,
@@ -23,6 +24,7 @@ from parkkeeper.queue import (
     roll_up,
     settings,
     status,
+    verify,
 )
 from parkkeeper.queue import ring as rings
 from parkkeeper.queue.arguments import UNIQUE_STATES
@@ -357,6 +359,10 @@ class QueueStorage(Redrive):
     def rebuild_terminal_counters(self) -> None:
         """Count all states anew; see :func:`parkkeeper.queue.counts.rebuild_terminal_counters`."""
         counts.rebuild_terminal_counters(self.connection, self.namespace)
+
+    def broken_invariants(self) -> list[Broken]:
+        """Ask the rows what is promised of them; see :func:`parkkeeper.queue.verify.broken_invariants`."""
+        return verify.broken_invariants(self.connection, self.namespace)
 
     def set_queue(
         self,
