@@ -35,6 +35,14 @@ SELECT EXISTS (
            SELECT FROM pg_catalog.pg_prepared_xacts
             WHERE database = current_database() AND prepared < clock_timestamp() - interval '1 minute') AS found
 
+-- name: hold_slot
+-- Before the child is read: whoever had read it and then waited for a prune to let it write would keep that prune from its
+-- TRUNCATE, so that each waited for the other.
+LOCK TABLE {schema}.queue_terminal_count_deltas_{number} IN ROW EXCLUSIVE MODE
+
+-- name: hold_segment
+LOCK TABLE {schema}.queue_terminal_count_deltas_floor_{number} IN ROW EXCLUSIVE MODE
+
 -- name: fold
 -- A literal slot: the plan and the locks reach one child, and a prune of another goes on. Whatever is deleted here is
 -- what is added there. No bucket: nobody but the one who folds writes these rows.

@@ -113,9 +113,11 @@ class _RollUp:
 
     def _fold(self, slot: int, deltas: int) -> None:
         """Fold at most `deltas` of one slot, or as many as are had before a lock is not."""
+        hold = _SQL.render("hold_slot" if slot >= 0 else "hold_segment", self.namespace, number=abs(slot))
         try:
             while deltas > 0:
                 with self._step() as cursor:
+                    cursor.execute(hold)
                     statement = _SQL.render("fold", self.namespace, slot=slot)
                     rows = ring.one_row(cursor, statement, limit=min(deltas, STEP)).rows
                     cursor.execute(_SQL.render("forget_zeros", self.namespace, slot=slot))
