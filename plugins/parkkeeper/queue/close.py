@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -45,8 +46,10 @@ def fail_many(
     positions = [first[place] for place in sorted(first)]
     if not positions:
         return []
+    # Many jobs fail for one reason, and looking for secrets in a text costs more than all else that is done here.
+    kept = cache(kept_error)
     values = _batches([given[position][0] for position in positions]) | {
-        "errors": [kept_error(given[position][1]) for position in positions],
+        "errors": [kept(given[position][1]) for position in positions],
         "terminal": terminal,
     }
     [(states,)] = call(connection, namespace, _SQL, "fail", values)
