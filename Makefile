@@ -49,10 +49,10 @@ UV := $(PY) -m uv --quiet
 PEERS := .venv-bench
 PEERS_LOCK := tests/benchmarks/peers/requirements.txt
 
-.PHONY: help setup demo test test-system test-browser test-previous soak lint docs bench lock clean
+.PHONY: help setup demo test test-system test-browser test-previous soak lint docs bench bench-figures bench-plans lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## Make .venv with everything that development, tests and the demo need
 
@@ -139,9 +139,15 @@ $(PEERS)/.ready: $(PEERS_LOCK) | setup
 	$(UV) pip install --python $(PEERS) --requirements $(PEERS_LOCK); \
 	touch $@
 
-bench: setup ## Measure what the documents state figures of, beside other queues (ARGS='...': how many)
-	@$(MAKE) --no-print-directory $(PEERS)/.ready || echo "make bench: other queues cannot be installed and are left out" >&2
-	@for script in tests/benchmarks/bench_*.py; do $(PY) "$$script" $(ARGS); done
+bench: bench-figures ## Measure all that the documents state figures of, which takes an hour
+	@for script in $(filter-out %/bench_figures.py,$(wildcard tests/benchmarks/bench_*.py)); do $(PY) "$$script"; done
+
+bench-figures: setup ## Measure Parkkeeper beside other queues and write the page (ARGS='JOBS ROUNDS')
+	@$(MAKE) --no-print-directory $(PEERS)/.ready || echo "make bench-figures: other queues cannot be installed and are left out" >&2
+	@$(PY) tests/benchmarks/bench_figures.py $(ARGS)
+
+bench-plans: setup ## Write the plans of the hot statements, which needs Debian's Postgres (PG=15: which)
+	@PG=$(or $(PG),15) $(PY) tests/benchmarks/explain.py
 
 lock: setup ## Resolve the development environment anew into requirements-dev.txt
 	@$(UV) pip compile --universal --python-version 3.11 --no-header --upgrade --extra test setup.cfg --output-file $(LOCK)

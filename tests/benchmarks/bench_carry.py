@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench_peers import HERE, PEERS_PYTHON, machine, spoken
 from rich.console import Console
 from rich.table import Table
+from server import HERE, PEERS_PYTHON, empty_database, machine, spoken
 
 from parkkeeper import database, embedded
 
@@ -50,7 +50,8 @@ def keep(dsn: str, name: str, failed: int, seconds: int) -> list[Kept]:
     """Let a queue keep `failed` jobs; return what it said of the first prune, of idling and of traffic."""
     module, python = QUEUES[name]
     program = ["peers.keeping", module, str(failed), str(seconds), str(TRAFFIC)]
-    output, trouble = spoken(python, program, dsn, PATIENCE)
+    with empty_database(dsn) as address:
+        output, trouble = spoken(python, program, address, PATIENCE)
     said = [json.loads(line) for line in output.splitlines()]
     trouble = next((f"skipped: {one['skipped']}" for one in said if "skipped" in one), trouble)
     if trouble:

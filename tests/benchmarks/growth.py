@@ -1,26 +1,26 @@
-"""What the memory's calls cost with a short log behind them and with a long one: ``make bench``."""
+"""What calls cost with little behind them and with much: a history and a backlog of jobs, a log of turns."""
 
 from __future__ import annotations
 
-import re
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import psycopg
-from measure import bench_namespace
 from psycopg import sql
-from rich.console import Console
-from rich.table import Table
+from server import empty_database
 
+from parkkeeper import database, migrations
 from parkkeeper.memory import MemoryStore, SweepPolicy
 from parkkeeper.memory.extractors import load
+from parkkeeper.queue import QueueStorage
 
 SCOPE = "bench"
-SHORT = 10_000
+NAMESPACE = "bench"
+#: Jobs in one call.
+BATCH = 100
 ROUNDS = 15
 SAID = [{"role": "user", "content": "Where is parcel 7?"}]
 
@@ -47,148 +47,102 @@ SELECT sum(coalesce(heap_blks_hit, 0) + coalesce(heap_blks_read, 0) + coalesce(i
   FROM pg_statio_user_tables WHERE schemaname = %s
 """
 
-#: A statement that has a plan of interest; named statements begin with comments.
-READS_ROWS = re.compile(rb"(\s|--.*\n)*(SELECT|WITH|UPDATE|DELETE|INSERT)\b")
+
+def measure(dsn: str, sizes: Sequence[int]) -> dict[str, Any]:
+    """Measure each call on a short and on a long past; return milliseconds and pages of each size, by call."""
+    costs: dict[str, Any] = {}
+    for size in sizes:
+        for calls in (queue_calls, memory_calls):
+            with calls(dsn, size) as (connection, named):
+                for name, call in named.items():
+                    costs.setdefault(name, {})[str(size)] = measured(connection, call)
+    return costs
 
 
-class Recorder(psycopg.Cursor[Any]):
-    """A cursor that remembers which statements it was given, and with which values."""
-
-    seen: ClassVar[dict[bytes, Any]] = {}
-
-    def execute(self, query: Any, params: Any = None, **options: Any) -> Recorder:
-        """Remember the statement and run it."""
-        if isinstance(query, bytes):
-            self.seen.setdefault(query, params)
-        return super().execute(query, params, **options)
+@contextmanager
+def namespace(dsn: str, family: str) -> Iterator[psycopg.Connection[Any]]:
+    """Yield a session with a database of its own, in which the family has its tables."""
+    with empty_database(dsn) as address, database.connect(address) as connection:
+        migrations.migrate(connection, NAMESPACE, family)
+        yield connection
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What one call cost: pages that were looked at and milliseconds, each the median of the rounds."""
-
-    pages: float
-    ms: float
-
-
-def seed(connection: psycopg.Connection[Any], namespace: str, turns: int) -> MemoryStore:
-    """Write a log of `turns` turns, as if it had been appended and formed, and check the kept numbers by counting."""
-    for statement in HISTORY:
-        schema = sql.Identifier(namespace)
-        filled = sql.SQL(statement).format(*[schema] * statement.count("{}"))
-        connection.execute(filled, {"scope": SCOPE, "turns": turns, "due": turns - turns // 10})
-    connection.execute("VACUUM (ANALYZE)")
-    store = MemoryStore(connection, namespace)
-    assert not store.verify(), store.verify()
-    return store
-
-
-def calls(store: MemoryStore, turns: int) -> dict[str, Callable[[], object]]:
-    """Return what is measured, by name."""
-    chunks = load("chunks")
-    middle = (SCOPE, turns // 2)
-    return {
-        "append": lambda: store.append(SCOPE, SAID),
-        "claim and form 10": lambda: store.form_batch(chunks, limit=10),
-        "freshness": lambda: store.freshness(SCOPE),
-        "turn_status": lambda: store.turn_status(*middle),
-        "parked, first page of 100": lambda: store.parked(SCOPE),
-        "parked, a page of 100 in the middle": lambda: store.parked(SCOPE, after=middle),
-        "unpark 10, of one scope": lambda: store.unpark(scope=SCOPE, limit=10),
-        "sweep, dry run": lambda: store.sweep(SweepPolicy(unpark_classes=()), dry_run=True),
-    }
+@contextmanager
+def queue_calls(
+    dsn: str, jobs: int
+) -> Iterator[tuple[psycopg.Connection[Any], dict[str, Callable[[], object]]]]:
+    """Yield what is measured where so many jobs were completed and as many wait."""
+    with namespace(dsn, "queue") as connection:
+        storage = QueueStorage(connection, NAMESPACE)
+        for _ in range(2):
+            storage.enqueue_many("bench", "work", [{"n": n} for n in range(jobs)], max_attempts=1)
+        left = jobs
+        while left:
+            left -= storage.complete(storage.claim("bench", min(left, 10_000)))
+        storage.rotate()
+        storage.roll_up()
+        connection.execute("VACUUM (ANALYZE)")
+        claims: list[Any] = []
+        args = [{"n": n} for n in range(BATCH)]
+        yield (
+            connection,
+            {
+                f"enqueue {BATCH}": lambda: storage.enqueue_many("bench", "work", args),
+                f"claim {BATCH}": lambda: claims.append(storage.claim("bench", BATCH)),
+                f"complete {BATCH}": lambda: storage.complete(claims.pop()),
+                "claim 1 and fail it": lambda: storage.fail_many(
+                    [(claim, "it was meant to fail") for claim in storage.claim("bench", 1)]
+                ),
+                "queue_counts": lambda: storage.queue_counts("bench"),
+            },
+        )
 
 
-def pages(connection: psycopg.Connection[Any], namespace: str) -> int:
-    """Return the count of pages so far, this session's included."""
-    connection.execute("SELECT pg_stat_force_next_flush()")
-    row = connection.execute(PAGES, [namespace]).fetchone()
-    assert row is not None
-    return int(row[0])
+@contextmanager
+def memory_calls(
+    dsn: str, turns: int
+) -> Iterator[tuple[psycopg.Connection[Any], dict[str, Callable[[], object]]]]:
+    """Yield what is measured on a log of so many turns, as if it had been appended and formed."""
+    with namespace(dsn, "memory") as connection:
+        for statement in HISTORY:
+            filled = sql.SQL(statement).format(*[sql.Identifier(NAMESPACE)] * statement.count("{}"))
+            connection.execute(filled, {"scope": SCOPE, "turns": turns, "due": turns - turns // 10})
+        connection.execute("VACUUM (ANALYZE)")
+        store = MemoryStore(connection, NAMESPACE)
+        # The numbers that the history states are those that counting gives.
+        if differences := store.verify():
+            raise RuntimeError(f"the seeded log is not a true one: {differences}")
+        chunks = load("chunks")
+        middle = (SCOPE, turns // 2)
+        yield (
+            connection,
+            {
+                "append": lambda: store.append(SCOPE, SAID),
+                "claim and form 10": lambda: store.form_batch(chunks, limit=10),
+                "freshness": lambda: store.freshness(SCOPE),
+                "turn_status": lambda: store.turn_status(*middle),
+                "parked, first page of 100": lambda: store.parked(SCOPE),
+                "parked, a page of 100 in the middle": lambda: store.parked(SCOPE, after=middle),
+                "unpark 10, of one scope": lambda: store.unpark(scope=SCOPE, limit=10),
+                "sweep, dry run": lambda: store.sweep(SweepPolicy(unpark_classes=()), dry_run=True),
+            },
+        )
 
 
-def measured(connection: psycopg.Connection[Any], namespace: str, call: Callable[[], object]) -> Cost:
+def measured(connection: psycopg.Connection[Any], call: Callable[[], object]) -> dict[str, float]:
     """Call some times and return the medians; the first call, which prepares, does not count."""
     call()
     looked, took = [], []
     for _ in range(ROUNDS):
-        before, began = pages(connection, namespace), time.perf_counter()
+        before, began = pages(connection), time.perf_counter()
         call()
         took.append((time.perf_counter() - began) * 1000)
-        looked.append(pages(connection, namespace) - before)
-    return Cost(statistics.median(looked), statistics.median(took))
+        looked.append(pages(connection) - before)
+    return {"ms": statistics.median(took), "pages": statistics.median(looked)}
 
 
-def scans(plan: dict[str, Any]) -> Iterator[str]:
-    """Yield how a plan reads each of its tables."""
-    if "Relation Name" in plan and "Scan" in plan["Node Type"]:
-        yield f"{plan['Node Type']} {plan.get('Index Name', plan['Relation Name'])}"
-    elif plan["Node Type"] == "Bitmap Index Scan":
-        yield f"{plan['Node Type']} {plan['Index Name']}"
-    for child in plan.get("Plans", []):
-        yield from scans(child)
-
-
-def plans(connection: psycopg.Connection[Any]) -> str:
-    """Return by which scans the statements that were seen read their tables."""
-    used = set()
-    for statement, values in Recorder.seen.items():
-        if not READS_ROWS.match(statement):
-            continue
-        row = psycopg.Cursor(connection).execute(b"EXPLAIN (FORMAT JSON) " + statement, values).fetchone()
-        assert row is not None
-        used |= set(scans(row[0][0]["Plan"]))
-    Recorder.seen.clear()
-    return "\n".join(sorted(used))
-
-
-def main(turns: int = 1_000_000) -> None:
-    """Measure each call on a log of 10,000 turns and on one of `turns`, on one server."""
-    costs: dict[int, dict[str, Cost]] = {}
-    used: dict[str, str] = {}
-    for size in (SHORT, turns):
-        with bench_namespace("memory") as (connection, namespace):
-            store = seed(connection, namespace, size)
-            connection.cursor_factory = Recorder
-            costs[size] = {}
-            for name, call in calls(store, size).items():
-                Recorder.seen.clear()
-                costs[size][name] = measured(connection, namespace, call)
-                used[name] = plans(connection)
-    show(turns, costs, used)
-
-
-def show(turns: int, costs: dict[int, dict[str, Cost]], used: dict[str, str]) -> None:
-    """Print the table of both sizes and their ratio, and how the longer log was read."""
-    table = Table(
-        title=f"Memory, one scope of {SHORT:,} and of {turns:,} turns, a tenth of them parked, a tenth due"
-    )
-    table.title_justify = "left"
-    table.add_column("call")
-    for heading in (
-        f"pages, {SHORT:,}",
-        f"pages, {turns:,}",
-        "ratio",
-        f"ms, {SHORT:,}",
-        f"ms, {turns:,}",
-        "ratio",
-    ):
-        table.add_column(heading, justify="right")
-    read = Table(
-        "call", "scans", title=f"How they read, {turns:,} turns", title_justify="left", show_lines=True
-    )
-    for name, short in costs[SHORT].items():
-        long = costs[turns][name]
-        table.add_row(
-            name,
-            *(f"{short.pages:,.0f}", f"{long.pages:,.0f}", f"{long.pages / short.pages:.2f}"),
-            *(f"{short.ms:.2f}", f"{long.ms:.2f}", f"{long.ms / short.ms:.2f}"),
-        )
-        read.add_row(name, used[name])
-    console = Console(width=140)
-    console.print(table)
-    console.print(read)
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+def pages(connection: psycopg.Connection[Any]) -> int:
+    """Return the count of pages so far, this session's included."""
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    row: Any = connection.execute(PAGES, [NAMESPACE]).fetchone()
+    return int(row[0])

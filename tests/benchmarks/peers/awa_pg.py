@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import awa
 import psycopg
 
-from .protocol import ENQUEUED_AT_ONCE, Countdown, MeantToFail, Prune
+from .protocol import ENQUEUED_AT_ONCE, TEXT, Countdown, MeantToFail, Prune
 
 WORKERS = 200
 
@@ -19,6 +19,7 @@ class Noop:
     """A job whose handler does nothing."""
 
     n: int
+    text: str = TEXT
 
 
 @dataclass
@@ -26,19 +27,23 @@ class Failing:
     """A job whose handler fails."""
 
     n: int
+    text: str = TEXT
 
 
 class Queue:
     """Its defaults, but for the number of handlers."""
 
     settings = f"enqueue_many_copy, {WORKERS} handlers at once"
+    shares = (0.5, 0.02)
     rows_when_done = 0
 
-    async def install(self, dsn: str) -> None:
+    async def open(self, dsn: str) -> None:
         self._dsn = dsn
         self._client = awa.AsyncClient(dsn)
+
+    async def install(self) -> None:
         await self._client.migrate()
-        with psycopg.connect(dsn, autocommit=True) as connection:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
             # A database that never held an older release's jobs goes to the queue storage at once.
             connection.execute("SELECT awa.storage_auto_finalize_if_fresh('awa')")
 
@@ -48,19 +53,25 @@ class Queue:
             many = [make(n) for n in range(first, min(first + ENQUEUED_AT_ONCE, jobs))]
             await self._client.enqueue_many_copy(many, queue="bench", max_attempts=1)
 
+    async def enqueue_one(self, n: int) -> None:
+        await self._client.insert(Noop(n), queue="bench", max_attempts=1)
+
     async def drain(self, jobs: int, *, failing: bool) -> None:
         countdown = Countdown(jobs)
-        async with self._worker(countdown.handled):
+        async with self._worker(lambda _: countdown.handled()):
             await countdown.over()
 
     async def unfinished(self) -> int:
         return sum(stat.total_queued + stat.running for stat in await self._client.queue_stats())
 
+    def working(self, arrived: Callable[[int], None]) -> AbstractAsyncContextManager[None]:
+        return self._worker(arrived)
+
     async def settle(self) -> None:
         """Nothing: its maintenance runs in its worker, on its own clock."""
 
     def at_work(self) -> AbstractAsyncContextManager[None]:
-        return self._worker(lambda: None)
+        return self._worker(lambda _: None)
 
     async def second(self, jobs: int) -> None:
         if jobs:
@@ -70,16 +81,16 @@ class Queue:
         return []
 
     @asynccontextmanager
-    async def _worker(self, handled: Callable[[], None]) -> AsyncIterator[None]:
+    async def _worker(self, handled: Callable[[int], None]) -> AsyncIterator[None]:
         client = awa.AsyncClient(self._dsn)
 
         @client.task(Noop, queue="bench")
         async def noop(job: awa.Job) -> None:
-            handled()
+            handled(job.args.n)
 
         @client.task(Failing, queue="bench")
         async def fail(job: awa.Job) -> None:
-            handled()
+            handled(job.args.n)
             raise MeantToFail
 
         await client.start([("bench", WORKERS)])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import logging
 import os
 import sys
 import time
@@ -13,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from .__main__ import tell
+from .__main__ import found, tell
 from .protocol import Keeper
 
 #: Of the whole server, of which this queue is the only user.
@@ -30,7 +28,8 @@ SELECT coalesce(sum(n_tup_ins) FILTER (WHERE relname LIKE 'done\\_entries%'), 0)
 
 async def measure(queue: Keeper, dsn: str, failed: int, seconds: int, jobs: int) -> None:
     """Let `failed` jobs fail and keep them: first with nothing else to do, then with so many jobs each second."""
-    await queue.install(dsn)
+    await queue.open(dsn)
+    await queue.install()
     if failed:
         await queue.enqueue(failed, failing=True)
         await queue.drain(failed, failing=True)
@@ -79,14 +78,9 @@ def figures(dsn: str, statement: str) -> tuple[int, int]:
 
 
 def main(module: str, failed: str, seconds: str, jobs: str) -> None:
-    """Measure the queue of `module`; what its handlers raise is not logged."""
-    logging.disable(logging.CRITICAL)
-    try:
-        queue: Keeper = importlib.import_module(f"peers.{module}").Queue()
-    except ImportError as error:
-        tell(skipped=f"{error.name} is not installed for Python {sys.version_info[0]}.{sys.version_info[1]}")
-        return
-    asyncio.run(measure(queue, os.environ["BENCH_DSN"], int(failed), int(seconds), int(jobs)))
+    """Measure the queue of `module`."""
+    if queue := found(module):
+        asyncio.run(measure(queue, os.environ["BENCH_DSN"], int(failed), int(seconds), int(jobs)))
 
 
 if __name__ == "__main__":

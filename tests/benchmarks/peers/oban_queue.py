@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from oban import Oban, worker
 from oban.job import Job
 from oban.schema import install
 
-from .protocol import ENQUEUED_AT_ONCE, Countdown, MeantToFail
+from .protocol import ENQUEUED_AT_ONCE, Countdown, MeantToFail, arguments
 
 LIMIT = 200
 
 logging.getLogger("oban").setLevel(logging.CRITICAL)
-countdown: Countdown
+handled: Callable[[int], None]
 
 
 @worker(queue="bench", max_attempts=1)
@@ -21,7 +23,7 @@ class Noop:
     """Does nothing."""
 
     async def process(self, job: Job) -> None:
-        countdown.handled()
+        handled(job.args["n"])
 
 
 @worker(queue="bench", max_attempts=1)
@@ -29,7 +31,7 @@ class Failing:
     """Fails."""
 
     async def process(self, job: Job) -> None:
-        countdown.handled()
+        handled(job.args["n"])
         raise MeantToFail
 
 
@@ -37,23 +39,35 @@ class Queue:
     """Its defaults, but for the number of jobs at once."""
 
     settings = f"enqueue_many, limit {LIMIT}"
+    shares = (0.125, 0.125)
 
-    async def install(self, dsn: str) -> None:
+    async def open(self, dsn: str) -> None:
         self._pool = await Oban.create_pool(dsn)
-        await install(self._pool)
         self._client = Oban(pool=self._pool)
+
+    async def install(self) -> None:
+        await install(self._pool)
 
     async def enqueue(self, jobs: int, *, failing: bool) -> None:
         kind = Failing if failing else Noop
         for first in range(0, jobs, ENQUEUED_AT_ONCE):
-            many = (kind.new({"n": n}) for n in range(first, min(first + ENQUEUED_AT_ONCE, jobs)))
+            many = (kind.new(arguments(n)) for n in range(first, min(first + ENQUEUED_AT_ONCE, jobs)))
             await self._client.enqueue_many(many)
 
+    async def enqueue_one(self, n: int) -> None:
+        await self._client.enqueue(Noop.new(arguments(n)))
+
     async def drain(self, jobs: int, *, failing: bool) -> None:
-        global countdown
         countdown = Countdown(jobs)
-        async with Oban(pool=self._pool, queues={"bench": LIMIT}):
+        async with self.working(lambda _: countdown.handled()):
             await countdown.over()
+
+    @asynccontextmanager
+    async def working(self, arrived: Callable[[int], None]) -> AsyncIterator[None]:
+        global handled
+        handled = arrived
+        async with Oban(pool=self._pool, queues={"bench": LIMIT}):
+            yield
 
     async def unfinished(self) -> int:
         async with self._pool.connection() as connection:

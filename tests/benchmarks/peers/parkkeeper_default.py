@@ -10,3 +10,4 @@ class Queue(parkkeeper_queue.Queue):
 
     batch = 10
     settings = f"one worker, batch {batch} (its default)"
+    shares = (0.1, 0.1)

@@ -21,8 +21,8 @@ class Queue(parkkeeper_queue.Queue):
     carry_to = "floor"
     rows_when_done = 1
 
-    async def install(self, dsn: str) -> None:
-        await super().install(dsn)
+    async def open(self, dsn: str) -> None:
+        await super().open(dsn)
         self._prunes: list[Prune] = []
 
     async def settle(self) -> None:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 #: Jobs in one call of the queue's own way to enqueue many.
 ENQUEUED_AT_ONCE = 1_000
+#: What each job carries beside its number, so that its arguments are about 200 bytes of JSON.
+TEXT = "x" * 180
+
+
+def arguments(n: int) -> dict[str, Any]:
+    """Return the arguments of a job."""
+    return {"n": n, "text": TEXT}
 
 
 class Peer(Protocol):
@@ -15,18 +23,33 @@ class Peer(Protocol):
 
     #: How it was told to work, for the reader of the table.
     settings: str
+    #: Which part of the jobs it is given, so that a round takes it seconds: such as do nothing, and such as fail.
+    shares: tuple[float, float]
 
-    async def install(self, dsn: str) -> None:
+    async def open(self, dsn: str) -> None:
+        """Connect."""
+
+    async def install(self) -> None:
         """Make the tables."""
 
     async def enqueue(self, jobs: int, *, failing: bool) -> None:
         """Add so many jobs, in the queue's own way for many; their handler does nothing, or fails for good."""
+
+    async def enqueue_one(self, n: int) -> None:
+        """Add a job whose handler does nothing, in a transaction of its own."""
 
     async def drain(self, jobs: int, *, failing: bool) -> None:
         """Work off so many jobs in this process."""
 
     async def unfinished(self) -> int:
         """Count the jobs that have not come to an end."""
+
+
+class Waker(Peer, Protocol):
+    """A queue with a worker that waits for jobs."""
+
+    def working(self, arrived: Callable[[int], None]) -> AbstractAsyncContextManager[None]:
+        """Have a worker for as long as the block lasts, whose handler tells the number of the job that it was given."""
 
 
 class Keeper(Peer, Protocol):
