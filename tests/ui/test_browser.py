@@ -115,7 +115,7 @@ def airflow(server_dsn: str, space: str) -> Iterator[AirflowStandalone]:
         try:
             running.prepare()
             (running.home / "passwords.json").write_text(json.dumps({"admin": "admin", "watcher": "watcher"}))
-            running._environment |= {
+            running.environment |= {
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,watcher:viewer",
                 "AIRFLOW__PARKKEEPER__NAMESPACE": space,
             }

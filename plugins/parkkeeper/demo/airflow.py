@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -47,25 +47,33 @@ class AirflowStandalone:
         The database of the connection ``parkkeeper_default``.
     dags, plugins
         Airflow's folders of that name.
+    settings
+        What is to be set otherwise, by the name of Airflow's environment variable.
 
     Attributes
     ----------
+    environment
+        What the parts run with; the metadata database is in it once it is prepared.
     url
         Where the UI is.
     client
         Logged in once the context is entered.
     """
 
-    def __init__(self, home: Path, *, dsn: str, dags: Path, plugins: Path) -> None:
+    def __init__(
+        self, home: Path, *, dsn: str, dags: Path, plugins: Path, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.home = home.resolve()
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = AirflowClient(self.url)
         self._logs = self.home / "parts"
-        self._environment = _environment(self.home, self.port) | {
+        self.environment = {
+            **_environment(self.home, self.port),
             "AIRFLOW__CORE__DAGS_FOLDER": str(dags.resolve()),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins.resolve()),
             "AIRFLOW_CONN_PARKKEEPER_DEFAULT": connection_json(dsn),
+            **(settings or {}),
         }
         self._leash: subprocess.Popen[str] | None = None
         self._stack = ExitStack()
@@ -119,15 +127,15 @@ class AirflowStandalone:
                 run("ALTER DATABASE {} RENAME TO {}", unfinished, template)
             run("DROP DATABASE IF EXISTS airflow WITH (FORCE)")
             run("CREATE DATABASE airflow TEMPLATE {}", template)
-        self._environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = _sqlalchemy_url(server.dsn, "airflow")
+        self.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = _sqlalchemy_url(server.dsn, "airflow")
 
-    def launch(self) -> None:
-        """Start Airflow's parts; return at once."""
-        commands = [f"{part}={json.dumps(_command(part))}" for part in PARTS]
+    def launch(self, parts: Sequence[str] = PARTS) -> None:
+        """Start Airflow's parts, or those of them that nobody else starts; return at once."""
+        commands = [f"{part}={json.dumps(command(part))}" for part in parts]
         self._leash = subprocess.Popen(
             [sys.executable, leash.__file__, str(self._logs), *commands],
             cwd=self.home,
-            env=self._environment,
+            env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -203,12 +211,12 @@ class AirflowStandalone:
 
     def _migrate(self, server: str, name: str) -> None:
         log = self._logs / "migrate.log"
-        environment = self._environment | {
+        environment = self.environment | {
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _sqlalchemy_url(server, name)
         }
         with open(log, "wb") as output:
             status = subprocess.run(
-                _command("db", "migrate"),
+                command("db", "migrate"),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -273,7 +281,8 @@ def _environment(home: Path, port: int) -> dict[str, str]:
     }
 
 
-def _command(*arguments: str) -> list[str]:
+def command(*arguments: str) -> list[str]:
+    """Return how to run a command of Airflow's, with the Python that runs this."""
     # Logs are read from the files: a server for them would only take a well-known port.
     quiet = ["--skip-serve-logs"] if arguments[0] in ("scheduler", "triggerer") else []
     return [sys.executable, "-m", "airflow", *arguments, *quiet]

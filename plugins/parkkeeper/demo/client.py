@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -204,6 +204,14 @@ class AirflowClient:
     def get(self, path: str) -> Any:
         """Return the JSON document at `path`, as a plugin's endpoint serves it."""
         return self._call("GET", path)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Send a JSON document to `path`; return the one that it answers."""
+        return self._call("POST", path, json=body)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Change what is at `path`; return what it answers."""
+        return self._call("PATCH", path, json=body)
 
     def _pages(self, path: str, key: str, **params: Any) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
