@@ -31,8 +31,8 @@ endif
 ON_15 := tests/migrations tests/queue tests/memory
 
 # What the system tests run, and the Debian packages that bring it.
-SYSTEM_FILES := /usr/bin/chromium /usr/lib/postgresql/15/bin/postgres /usr/sbin/pgbouncer
-SYSTEM_PACKAGES := chromium postgresql-15 pgbouncer
+SYSTEM_FILES := /usr/bin/chromium /usr/lib/postgresql/15/bin/postgres /usr/sbin/pgbouncer /usr/bin/redis-server
+SYSTEM_PACKAGES := chromium postgresql-15 pgbouncer redis-server
 
 # The release before this one, of which there is no tag yet, and those of its tests that show its producers, workers and
 # maintainers at work. What they find is this release's schema, so a migration that they cannot live with fails here.
