@@ -21,6 +21,8 @@ from parkkeeper.namespace import Namespace
 from parkkeeper.operators import TaskKilled
 from parkkeeper.operators.base import ParkkeeperOperator, Work
 
+# A busy machine takes more than a minute to import Airflow in the program.
+PATIENCE = timedelta(minutes=5)
 RUNNING = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'af:dag\\_%:killed:test:1' AND state = 'active'"
 
 
@@ -53,7 +55,7 @@ def start(namespace: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
 def end(process: subprocess.Popen[str]) -> str:
     """Tell the task to end, as Airflow does; return what the program said last."""
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE.total_seconds())
     return output.strip().splitlines()[-1]
 
 
@@ -61,7 +63,7 @@ def test_its_statement_is_cancelled_and_it_is_no_success(
     start: Callable[[str], subprocess.Popen[str]], connection: psycopg.Connection
 ) -> None:
     process = start("statement")
-    running = until(lambda: connection.execute(RUNNING).fetchall(), bool, timedelta(minutes=1))
+    running = until(lambda: connection.execute(RUNNING).fetchall(), bool, PATIENCE)
     assert len(running) == 1
 
     assert end(process) == "ended: failed TaskKilled"

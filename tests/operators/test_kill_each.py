@@ -1,4 +1,4 @@
-"""Every operator and sensor, told to end while its first statement waits: no success, nothing done, no backend left."""
+"""Every operator and sensor, ended while its first statement waits: no success, nothing done, no backend left."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from airflow.sdk.exceptions import AirflowTaskTimeout
 from psycopg import sql
 
 from airflow_env import run_task
@@ -26,6 +27,10 @@ NAMES = [
     *(name for name in operators.__all__ if name.endswith("Operator") and name != "ParkkeeperOperator"),
     *sensors.__all__,
 ]
+#: What ends a task: the signal of Airflow's that tells it to, and the one of the alarm of its `execution_timeout`.
+ENDS = {signal.SIGTERM: ("killed", TaskKilled), signal.SIGALRM: ("timed_out", AirflowTaskTimeout)}
+#: Those whose work is no namespace's record: a migration is in the ledger, and a sensor does none.
+UNRECORDED = {"MigrateOperator", *sensors.__all__}
 #: Those that write nothing: they wait for a table that somebody has locked.
 READING = {"FreshnessOperator", "LagCheckOperator", "VerifyOperator", *sensors.__all__}
 #: What they cannot do without, or would find nothing to do without.
@@ -111,6 +116,7 @@ def contents(connection: psycopg.Connection[Any], namespace: str) -> dict[str, s
             "SELECT {}, md5(coalesce(string_agg(t::text, '|' ORDER BY t::text), '')) FROM {} AS t"
         ).format(sql.Literal(table), sql.Identifier(namespace, table))
         for table in tables(connection, namespace)
+        if table != "maintenance_run"
     )
     return dict(connection.execute(each).fetchall())
 
@@ -135,10 +141,11 @@ def in_the_way(connect: Callable[..., psycopg.Connection[Any]], namespace: str, 
 
 @pytest.fixture
 def handler() -> Iterator[None]:
-    """Put back how this process takes a SIGTERM: a task changes it, as it may in a worker's process of its own."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Put back how this process takes both signals: a task changes it, as it may in a worker's process of its own."""
+    before = {number: signal.getsignal(number) for number in ENDS}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, how in before.items():
+        signal.signal(number, how)
 
 
 @pytest.mark.usefixtures("handler")
@@ -153,23 +160,38 @@ def test_each_ends_as_a_failure_and_has_done_nothing(
     let_the_first_write_sleep(connection, migrated)
     before = contents(connection, migrated)
 
-    def tell_to_end(name: str) -> bool:
+    def tell_to_end(name: str, number: signal.Signals) -> bool:
         """Send this process, whose main thread runs the task, the signal that a worker's process is sent."""
         waited = bool(until(lambda: sessions(connection, name), bool, timedelta(minutes=2)))
         if waited:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return waited
 
-    ended = {}
+    patient = {"namespace": migrated, "retries": 0, "execution_timeout": timedelta(hours=1)}
+    ended, expected, recorded = {}, {}, []
     with ThreadPoolExecutor(1) as thread:
-        for name in NAMES:
+        for name, number in ((name, number) for number in ENDS for name in NAMES):
             kind = getattr(operators, name, None) or getattr(sensors, name)
-            given = {"namespace": migrated, "retries": 0, **ARGUMENTS.get(name, {})}
+            given = patient | ARGUMENTS.get(name, {})
             with in_the_way(connect, migrated, name):
-                told = thread.submit(tell_to_end, name)
+                told = thread.submit(tell_to_end, name, number)
                 ran = run_task(lambda kind=kind, name=name, given=given: kind(task_id=name, **given))
-            assert told.result(), f"{name} had nothing to wait for, and ended as {ran.state}: {ran.error!r}"
-            ended[name] = (ran.state, type(ran.error), ran.xcoms, sessions(connection, name))
-    assert ended == dict.fromkeys(NAMES, ("failed", TaskKilled, {}, []))
+                assert told.result(), (
+                    f"{name} had nothing to wait for, and ended as {ran.state}: {ran.error!r}"
+                )
+                # While what it waited for is still there: it did not end because it went on.
+                left = until(
+                    lambda name=name: sessions(connection, name),
+                    lambda found: not found,
+                    timedelta(minutes=2),
+                )
+            reason, error = ENDS[number]
+            ended[name, number] = (ran.state, type(ran.error), ran.xcoms, left)
+            expected[name, number] = ("failed", error, {}, [])
+            recorded += [(name, "failed", reason)] if name not in UNRECORDED else []
+    assert ended == expected
     assert contents(connection, migrated) == before
+    runs = sql.SQL("SELECT task_id, outcome, figures ->> 'reason' FROM {} ORDER BY maintenance_run_id")
+    found = connection.execute(runs.format(sql.Identifier(migrated, "maintenance_run"))).fetchall()
+    assert found == recorded
     assert connection.execute("SELECT to_regnamespace('newcomer')").fetchone() == (None,)

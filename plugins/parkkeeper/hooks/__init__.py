@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import psycopg
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 from airflow.sdk import Connection
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from parkkeeper.database import configure, milliseconds
@@ -23,6 +25,17 @@ IDLE_IN_TRANSACTION_SESSION_TIMEOUT = timedelta(minutes=1)
 
 # Postgres keeps 63 bytes of an application_name.
 _NAME_BYTES = 63
+
+
+log = logging.getLogger(__name__)
+
+
+def _cancel(connection: psycopg.Connection[Any]) -> None:
+    """End the running statement, if the server can be asked to; it may have gone with what interrupted this."""
+    try:
+        connection.cancel_safe(timeout=CONNECT_TIMEOUT.total_seconds())
+    except psycopg.Error as error:
+        log.warning("The running statement was not cancelled: %s", type(error).__name__)
 
 
 class ParkkeeperHook(PostgresHook):
@@ -58,8 +71,8 @@ class ParkkeeperHook(PostgresHook):
     ) -> Iterator[psycopg.Connection[Any]]:
         """Open a session in autocommit mode for the length of the context.
 
-        When the context is left, or this process dies, in the middle of a statement, the server ends that within
-        about a second. Behind a pooler it has neither timeouts nor this, see ``docs/how-to/poolers.md``.
+        A statement that still runs when the context is left is cancelled; when this process dies, the server ends it
+        within about a second. Behind a pooler it has neither timeouts nor the latter, see ``docs/how-to/poolers.md``.
 
         Parameters
         ----------
@@ -90,6 +103,9 @@ class ParkkeeperHook(PostgresHook):
             configure(connection, settings)
             yield connection
         finally:
+            if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                # Left by what psycopg takes for no interrupt, as the end of an `execution_timeout`.
+                _cancel(connection)
             connection.close()
 
     def _connect(self) -> psycopg.Connection[Any]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, ClassVar
 
 import psycopg
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
 
 from parkkeeper import maintenance, migrations
 from parkkeeper.assets import ALIASES
+from parkkeeper.errors import ParkkeeperError
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments, reporting
 from parkkeeper.operators.errors import translated
-from parkkeeper.operators.task import NamespaceTask
+from parkkeeper.operators.task import NamespaceTask, TaskKilled
 
 #: What an operator pushes: one XCom per key.
 Figures = dict[str, int | float | str | None]
@@ -106,24 +107,40 @@ class ParkkeeperOperator(NamespaceTask):
         """Do what `prepare` returns in the one namespace, and return its figures."""
         namespace = Namespace.of(self.namespace)  # type: ignore[arg-type]
         work = self.prepare(namespace)
-        with self._sessions(context)() as connection:
+        open_session = self._sessions(context)
+        with open_session() as connection:
             if self.requires:
                 migrations.require(connection, namespace, self.requires)
-            with self._recorded(context, connection, namespace) as figures:
+            with self._recorded(context, connection, open_session, namespace) as figures:
                 figures |= work(connection)
         return figures
 
     @contextmanager
     def _recorded(
-        self, context: Context, connection: psycopg.Connection[Any], namespace: Namespace
+        self,
+        context: Context,
+        connection: psycopg.Connection[Any],
+        open_session: Callable[[], AbstractContextManager[psycopg.Connection[Any]]],
+        namespace: Namespace,
     ) -> Iterator[Figures]:
-        """Put on record the work whose figures the block fills in, and that which fails in it."""
+        """Put on record the work whose figures the block fills in, and that which fails or is ended in it."""
         started_at = maintenance.database_time(connection)
         figures: Figures = {}
         try:
             yield figures
         except Exception:
             self._record(context, connection, namespace, started_at, {"outcome": "failed"})
+            raise
+        except (TaskKilled, AirflowTaskTimeout) as end:
+            reason = "killed" if isinstance(end, TaskKilled) else "timed_out"
+            try:
+                # Of its own: in that of the work a statement may still run.
+                with open_session() as other:
+                    self._record(
+                        context, other, namespace, started_at, {"outcome": "failed", "reason": reason}
+                    )
+            except (ParkkeeperError, psycopg.Error) as error:
+                self.log.warning("The run is missing from maintenance_run: %s", type(error).__name__)
             raise
         if not arguments.flag("dry_run", getattr(self, "is_dry_run", False)):
             self._record(context, connection, namespace, started_at, figures)
