@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -185,6 +186,18 @@ def test_a_bad_parameter_is_refused_by_its_schema(dag_id: str, param: str, value
     params = make(dag_id).params
     with pytest.raises(ParamValidationError):
         params[param] = value
+
+
+@pytest.mark.parametrize("dag_id", [*DAGS, "parkkeeper_migrate_all"])
+def test_a_number_that_is_none_is_refused_by_its_schema(dag_id: str) -> None:
+    """It passes every bound, and is nothing when it reaches the task, which would mean no limit and no alarm."""
+    params = make(dag_id, **({"family": "queue", "pattern": "t_*"} if dag_id not in DAGS else {})).params
+    for name in params:
+        kinds = params.get_param(name).schema["type"]
+        if {"number", "integer"} & set([kinds] if isinstance(kinds, str) else kinds):
+            for value in (math.nan, math.inf, -math.inf):
+                with pytest.raises(ParamValidationError):
+                    params[name] = value
 
 
 @pytest.mark.parametrize("dag_id", DAGS)

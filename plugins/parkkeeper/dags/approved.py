@@ -8,7 +8,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param
 
-from parkkeeper.dags.common import fail_on, maintenance_dag, operator_defaults
+from parkkeeper.dags.common import FINITE, fail_on, maintenance_dag, operator_defaults
 from parkkeeper.operators import EraseOperator, PruneWithCarryOperator
 
 ERASURE_DOC = """\
@@ -125,6 +125,7 @@ def parkkeeper_queue_prune_approved(
                 type="number",
                 exclusiveMinimum=0,
                 maximum=5,
+                **FINITE,
                 title="Lock timeout (seconds)",
                 description="How long to wait for the ring's locks; readers may have to wait as long.",
             ),

@@ -28,6 +28,9 @@ NAMESPACE_PATTERN = r"^(?!pg_)(?!public$)(?!information_schema$)[a-z][a-z0-9_]{0
 #: A name of a queue, a kind or a scope. Templates make `None` of nothing, so that the name would mean all of them.
 NAME_PATTERN = r"^(?!None$)\S(.*\S)?$"
 
+#: In the schema of a number: refuses infinity, and NaN, which passes every bound and reaches the task as nothing.
+FINITE: dict[str, Any] = {"not": {"type": "number", "exclusiveMinimum": 2**53}}
+
 #: Limits of the alarms by the name of their parameter: what is proposed (None: no alarm), and what it is about.
 Limits = Mapping[str, tuple[float | None, str]]
 
@@ -158,6 +161,7 @@ def limits(proposed: Limits, chosen: Mapping[str, float | None] | None) -> dict[
             type=["null", "number" if name.endswith(("_seconds", "_share")) else "integer"],
             minimum=0,
             maximum=1 if name.endswith("_share") else 2**53,
+            **FINITE,
             title=f"Alarm: {name.removesuffix('_seconds').replace('_', ' ')}",
             description=f"{proposed[name][1]} Above it lag_check fails. Empty: no alarm.",
         )

@@ -12,6 +12,7 @@ from airflow.sdk import DAG, Param, get_current_context, task
 
 from parkkeeper.dags.common import (
     DEFAULT_POOL,
+    FINITE,
     NAME_PATTERN,
     each,
     end_and_alarm,
@@ -79,6 +80,7 @@ TURN_BUDGET = Param(
     type="number",
     exclusiveMinimum=0,
     maximum=600,
+    **FINITE,
     title="Turn budget (seconds)",
     description="How long one turn may take.",
 )
@@ -265,6 +267,7 @@ def parkkeeper_park_sweep(
                 None,
                 type=["null", "number"],
                 minimum=0,
+                **FINITE,
                 title="Parked for (seconds)",
                 description="Turns that were parked less than this ago stay parked. Empty: however short.",
             ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
 
-from parkkeeper.dags.common import maintenance_dag
+from parkkeeper.dags.common import FINITE, maintenance_dag
 from parkkeeper.deadlines import alert
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.operators import MigrateOperator
@@ -59,7 +59,9 @@ def parkkeeper_migrate_all(
         params={
             "canary": Param(2, type="integer", minimum=0, title="Canaries"),
             "chunk": Param(50, type="integer", minimum=1, maximum=1000, title="Namespaces a task"),
-            "lock_timeout_seconds": Param(2, type="number", exclusiveMinimum=0, title="Lock timeout"),
+            "lock_timeout_seconds": Param(
+                2, type="number", exclusiveMinimum=0, title="Lock timeout", **FINITE
+            ),
         },
     )
     del dag.params["namespace"]

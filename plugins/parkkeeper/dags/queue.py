@@ -10,6 +10,7 @@ from airflow.sdk import DAG, Context, Param, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
 from parkkeeper.dags.common import (
+    FINITE,
     end_and_alarm,
     limits,
     maintenance_dag,
@@ -119,6 +120,7 @@ def parkkeeper_queue_maintenance(
                 type="number",
                 exclusiveMinimum=0,
                 maximum=5,
+                **FINITE,
                 title="Lock timeout (seconds)",
                 description="How long to wait for the ring's locks; readers may have to wait as long.",
             ),
