@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,4 +119,4 @@ def test_what_breaks_its_rule_is_refused_before_there_is_a_session(name: str, ar
     operator = kind(task_id="task", **given)
     # A session would need the task instance, which there is none of.
     with pytest.raises(InvalidArgument):
-        operator.work({"dag_run": SimpleNamespace(start_date=None)})  # type: ignore[typeddict-item]
+        operator.work({})  # type: ignore[typeddict-item]

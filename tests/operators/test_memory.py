@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from psycopg import sql
 
 from airflow_env import run_task
+from parkkeeper import maintenance
 from parkkeeper.errors import InvalidArgument
-from parkkeeper.memory import MemoryStore
+from parkkeeper.memory import MemoryStore, RebuildOutcome
 from parkkeeper.memory.extractors import ExtractionError, Memory, Turn
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import (
@@ -281,6 +282,16 @@ class Counts:
         return [Memory("again")]
 
 
+class Kept(dict[str, Any]):
+    """What Airflow keeps for a task from one try to the next."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        del self[key]
+
+
 def test_a_window_is_rebuilt_scope_by_scope_and_a_retry_pays_for_no_turn_twice(
     store: MemoryStore, migrated: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,11 +317,13 @@ def test_a_window_is_rebuilt_scope_by_scope_and_a_retry_pays_for_no_turn_twice(
         ingested_before=now,
     )
     work = rebuild.prepare(Namespace(migrated))
-    rebuild._run_began = now - timedelta(hours=1)
+    kept = Kept()
+    rebuild._kept = kept
 
     stopped = work(store.connection)
     figures = {"scopes": 1, "rebuilt": 1, "failed": 0, "skipped": 0, "through_offset": None}
     assert stopped == {"outcome": "circuit_open", **figures, "parked_total": 0, "backlog": 0}
+    assert list(kept) == ["began"]
     failure = rebuild.failure(stopped)
     assert failure is not None and not isinstance(failure, AirflowFailException)
 
@@ -330,6 +343,29 @@ def test_a_window_is_rebuilt_scope_by_scope_and_a_retry_pays_for_no_turn_twice(
         "backlog": 0,
     }
     assert extractor.seen == [("a", 0), ("b", 0)]
+
+    # A run that was done and is cleared is to be done again.
+    assert kept == {}
+    assert work(store.connection)["rebuilt"] == 2
+    assert extractor.seen == [("a", 0), ("b", 0)] * 2
+
+
+def test_when_a_rebuild_began_is_what_the_database_says(store: MemoryStore, migrated: str) -> None:
+    append(store, "a")
+    run_task(lambda: FormationBatchOperator(task_id="form", namespace=migrated))
+    window = {"ingested_from": "2020-01-01T00:00:00Z", "ingested_before": "2100-01-01T00:00:00Z"}
+
+    class Looks(RebuildOperator):
+        def _rebuild(self, *given: Any) -> RebuildOutcome:
+            assert self._kept is not None
+            began.append(datetime.fromisoformat(self._kept.get("began")))
+            return super()._rebuild(*given)
+
+    began: list[datetime] = []
+    before = maintenance.database_time(store.connection)
+    ran = run_task(lambda: Looks(task_id="rebuild", namespace=migrated, **window))
+    assert (ran.state, ran.xcoms["rebuilt"]) == ("success", 1)
+    assert before < began[0] < maintenance.database_time(store.connection)
 
 
 def test_a_rebuild_of_an_empty_or_contradictory_choice_is_refused() -> None:

@@ -15,6 +15,7 @@ import psycopg
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
+from parkkeeper import maintenance
 from parkkeeper.errors import InvalidArgument
 from parkkeeper.memory import MemoryStore, RebuildOutcome, ScopeRange, SweepPolicy
 from parkkeeper.memory.breaker import PROVIDER_CLASSES
@@ -23,6 +24,9 @@ from parkkeeper.namespace import Namespace
 from parkkeeper.operators import arguments
 from parkkeeper.operators.base import Figures, ParkkeeperOperator, Work
 from parkkeeper.operators.totals import totals
+
+#: Where a rebuild keeps, from one try to the next, when it began.
+_BEGAN = "began"
 
 
 def _extractor(name: str, llm_conn_id: Any) -> Extractor:
@@ -247,7 +251,8 @@ class RebuildOperator(ParkkeeperOperator):
 
     Which turns: a range of offsets of one scope, or those that were stored in a window, of one scope or of all of
     them. A task that is killed, or whose database fails, goes on where it was when it is tried again with the same
-    arguments; of a window it leaves out the scopes that the same run has done with.
+    arguments; of a window it leaves out the scopes that the same run has done with. One that succeeded and is cleared
+    does all of it again.
 
     `outcome` is ``rebuilt`` when all is done with, ``noop`` when there is nothing to do, ``circuit_open`` when the
     provider does not answer: the task fails then, with its figures, and may be retried. Further figures, of the whole
@@ -290,7 +295,7 @@ class RebuildOperator(ParkkeeperOperator):
     outcomes = ("rebuilt", "circuit_open", "noop")
     requires = "memory"
 
-    _run_began: datetime | None = None
+    _kept: Any = None
 
     def __init__(
         self,
@@ -315,7 +320,7 @@ class RebuildOperator(ParkkeeperOperator):
 
     def work(self, context: Context) -> Figures:
         """Rebuild, and know what an earlier try of this run has done with."""
-        self._run_began = context["dag_run"].start_date
+        self._kept = context.get("task_state_store")
         return super().work(context)
 
     def prepare(self, namespace: Namespace) -> Work:
@@ -342,11 +347,12 @@ class RebuildOperator(ParkkeeperOperator):
         def work(connection: psycopg.Connection[Any]) -> Figures:
             store = MemoryStore(connection, namespace)
             if windowed:
+                began = self._began(connection)
                 chosen = store.rebuild_ranges(since, before, scope=scope)
                 done = []
                 for one in chosen:
                     done.append(
-                        self._done_before(store, extractor, one)
+                        self._done_before(store, extractor, one, began)
                         or self._rebuild(store, extractor, one, options)
                     )
                     if not done[-1].done:
@@ -356,6 +362,9 @@ class RebuildOperator(ParkkeeperOperator):
             now = totals(connection, namespace, "memory_totals")
             covered = [one for one in done if one.rebuilt or one.failed or one.skipped]
             unfinished = any(not one.done for one in done)
+            if windowed and not unfinished:
+                # Whoever clears the task now wants all of it again.
+                self._kept.delete(_BEGAN)
             return {
                 "outcome": "circuit_open" if unfinished else "rebuilt" if covered else "noop",
                 "scopes": len(covered),
@@ -386,15 +395,22 @@ class RebuildOperator(ParkkeeperOperator):
                 return done
             self.log.info("Scope %s: rebuilt through offset %d", one.scope, done.through_offset)
 
+    def _began(self, connection: psycopg.Connection[Any]) -> datetime:
+        """Return when the first try of this run began, by the clock of the database, which the rebuilds have too."""
+        if kept := self._kept.get(_BEGAN):
+            return datetime.fromisoformat(kept)
+        now = maintenance.database_time(connection)
+        self._kept.set(_BEGAN, now.isoformat())
+        return now
+
     def _done_before(
-        self, store: MemoryStore, extractor: Extractor, one: ScopeRange
+        self, store: MemoryStore, extractor: Extractor, one: ScopeRange, began: datetime
     ) -> RebuildOutcome | None:
         """Return what an earlier try of this run made of a range, if it was done with it: that was paid for."""
         for last in store.rebuilds(one.scope, limit=1):
             same = (last.extractor, last.version) == (extractor.name, extractor.version)
             covers = (last.from_offset, last.to_offset) == (one.from_offset, one.to_offset)
-            ours = self._run_began is not None and last.started_at >= self._run_began
-            if same and covers and ours and last.state == "done":
+            if same and covers and last.started_at >= began and last.state == "done":
                 return RebuildOutcome(last.rebuilt, last.failed, last.skipped, last.through_offset, True)
         return None
 
