@@ -74,6 +74,13 @@ def test_every_endpoint_is_described(browser: Any) -> None:
     for path, item in document["paths"].items():
         assert item["get"]["description"], path
         assert {"200", "401", "403", "404", "409", "503"} <= set(item["get"]["responses"]), path
+        assert item["get"]["responses"]["200"]["content"]["application/json"]["schema"].get("$ref"), path
+        for parameter in item["get"].get("parameters", []):
+            assert parameter.get("description") or parameter["schema"].get("description"), (path, parameter)
+    for name, schema in document["components"]["schemas"].items():
+        if name not in ("HTTPValidationError", "ValidationError"):  # FastAPI's own
+            mute = [field for field, found in schema["properties"].items() if not found.get("description")]
+            assert not mute, name
 
 
 def test_the_overview_says_what_needs_attention_gravest_first(

@@ -18,11 +18,25 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 router = APIRouter(prefix="/api", tags=["Figures"], responses=PROBLEMS)
 
-# Postgres cannot store a NUL.
-Text = Annotated[str | None, Query(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
+
+def _name(description: str) -> Any:
+    """A filter: all when it is left out. Postgres cannot store a NUL."""
+    return Query(min_length=1, max_length=1000, pattern=r"^[^\x00]*$", description=description)
+
+
+QueueName = Annotated[str | None, _name("Only jobs of this queue; without it of all.")]
+KindName = Annotated[str | None, _name("Only jobs of this kind; without it of all.")]
+ScopeName = Annotated[str | None, _name("Only turns of this scope; without it of all.")]
+ErrorClass = Annotated[
+    str | None, _name("Only turns that were given up on for this class; without it for any.")
+]
 Filter = Annotated[str | None, Query(max_length=1000, pattern=r"^[^\x00]*$")]
-NamespaceName = Annotated[str, Path(min_length=1, max_length=63, examples=["parkkeeper"])]
-Hours = Annotated[int, Query(ge=1, le=2160, description="The range, from an hour to 90 days.")]
+NamespaceName = Annotated[
+    str, Path(min_length=1, max_length=63, description="The namespace.", examples=["parkkeeper"])
+]
+Hours = Annotated[
+    int, Query(ge=1, le=2160, description="How long the range is that ends now, in hours, up to 90 days.")
+]
 
 
 @router.get("/overview")
@@ -53,7 +67,9 @@ def read_history(namespace: NamespaceName, hours: Hours = 24) -> models.History:
 
 
 @router.get("/namespaces/{namespace}/failed-jobs")
-def read_failed_jobs(namespace: NamespaceName, queue: Text = None, kind: Text = None) -> models.FailedJobs:
+def read_failed_jobs(
+    namespace: NamespaceName, queue: QueueName = None, kind: KindName = None
+) -> models.FailedJobs:
     """Failed jobs that can be put back, by queue and kind, those that are lost first in front."""
     with reading.reader(namespace) as reader:
         return triage.failed_jobs(reader, queue, kind)
@@ -61,7 +77,7 @@ def read_failed_jobs(namespace: NamespaceName, queue: Text = None, kind: Text = 
 
 @router.get("/namespaces/{namespace}/parked-turns")
 def read_parked_turns(
-    namespace: NamespaceName, scope: Text = None, error_class: Text = None
+    namespace: NamespaceName, scope: ScopeName = None, error_class: ErrorClass = None
 ) -> models.ParkedTurns:
     """Parked turns by scope and class of error: ids and times, never words."""
     with reading.reader(namespace) as reader:
@@ -69,7 +85,9 @@ def read_parked_turns(
 
 
 @router.get("/namespaces/{namespace}/rehearsals/redrive")
-def rehearse_redrive(namespace: NamespaceName, queue: Text = None, kind: Text = None) -> models.Rehearsal:
+def rehearse_redrive(
+    namespace: NamespaceName, queue: QueueName = None, kind: KindName = None
+) -> models.Rehearsal:
     """How many failed jobs a redrive would put back now."""
     with reading.reader(namespace) as reader:
         return triage.redrive(reader, queue, kind)
@@ -77,7 +95,7 @@ def rehearse_redrive(namespace: NamespaceName, queue: Text = None, kind: Text = 
 
 @router.get("/namespaces/{namespace}/rehearsals/unpark")
 def rehearse_unpark(
-    namespace: NamespaceName, scope: Text = None, error_class: Text = None
+    namespace: NamespaceName, scope: ScopeName = None, error_class: ErrorClass = None
 ) -> models.Rehearsal:
     """How many parked turns would go back into the backlog now."""
     with reading.reader(namespace) as reader:
@@ -87,7 +105,7 @@ def rehearse_unpark(
 @router.get("/namespaces/{namespace}/rehearsals/rebuild")
 def rehearse_rebuild(
     namespace: NamespaceName,
-    scope: Annotated[str, Query(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")],
+    scope: Annotated[str, _name("The scope.")],
 ) -> models.Rehearsal:
     """How many turns a rebuild of a scope would form again."""
     with reading.reader(namespace) as reader:

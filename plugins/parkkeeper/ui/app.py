@@ -6,7 +6,6 @@ Nothing here writes: what changes anything is a DAG, which the page's script sta
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 
 from parkkeeper import __version__
-from parkkeeper.ui import api, charts, figures, history, page, reading
+from parkkeeper.ui import api, charts, figures, history, models, page, reading
 from parkkeeper.ui.reading import Unreadable
 
 _HERE = Path(__file__).parent
@@ -105,12 +104,17 @@ def draw_charts(namespace: Annotated[str, Query(max_length=63)], hours: api.Hour
     return Response(charts.draw(found), media_type="image/svg+xml")
 
 
-def figures_as_json(namespace: str | None = None) -> dict[str, Any]:
+def figures_as_json(
+    namespace: Annotated[
+        str | None,
+        Query(description="The namespace; without it the one that the site has configured, or the first."),
+    ] = None,
+) -> models.AllFigures:
     """All figures of a namespace's queues, ring and scopes, and the names of all namespaces."""
     with reading.session(namespace) as (connection, names):
         chosen = namespace or reading.default_namespace(names)
         found = figures.read(connection, chosen) if chosen else None
-    return {"namespaces": names, "figures": asdict(found) if found else None}
+    return models.AllFigures(namespaces=names, figures=found)
 
 
 def static(name: str) -> FileResponse:

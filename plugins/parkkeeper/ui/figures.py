@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import psycopg
 from psycopg.rows import class_row, scalar_row
+from pydantic import Field
 
 from parkkeeper import migrations
 from parkkeeper.database import statements
 from parkkeeper.errors import InvalidNamespace, UnknownNamespace
 from parkkeeper.namespace import Namespace
+from parkkeeper.ui import words
 
 #: How many scopes are listed; the sums are over all of them.
 SCOPES = 200
@@ -20,67 +23,78 @@ SCOPES = 200
 Row = TypeVar("Row")
 
 
+def _meaning(table: Iterable[tuple[str, str, str]], field: str) -> Any:
+    """Describe a field to whoever reads the OpenAPI document as the page does to people."""
+    return Field(description=next(meaning for name, _, meaning in table if name == field))
+
+
 @dataclass(frozen=True, slots=True)
 class Queue:
     """The jobs of one queue; what each field counts stands in :class:`parkkeeper.queue.outcomes.QueueCounts`."""
 
-    queue: str
-    available: int
-    running: int
-    deferred: int
-    failed: int
-    terminal: int
-    pruned_failed: int
-    dead_lettered: int
-    purged_dead_letters: int
+    queue: Annotated[str, Field(description="Its name.")]
+    available: Annotated[int, _meaning(words.QUEUE, "available")]
+    running: Annotated[int, _meaning(words.QUEUE, "running")]
+    deferred: Annotated[int, _meaning(words.QUEUE, "deferred")]
+    failed: Annotated[int, _meaning(words.QUEUE, "failed")]
+    terminal: Annotated[int, _meaning(words.QUEUE, "terminal")]
+    pruned_failed: Annotated[int, _meaning(words.QUEUE, "pruned_failed")]
+    dead_lettered: Annotated[int, _meaning(words.QUEUE, "dead_lettered")]
+    purged_dead_letters: Annotated[int, _meaning(words.QUEUE, "purged_dead_letters")]
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One slot of the ring: ``open``, ``sealed`` or ``empty``, the jobs that stand in it and its size in bytes."""
 
-    slot: int
-    generation: int | None
-    state: str
-    jobs: int
-    bytes: int
+    slot: Annotated[int, Field(description="Its number.")]
+    generation: Annotated[
+        int | None,
+        Field(description="How often the ring had turned when it was opened; null when it never was."),
+    ]
+    state: Annotated[str, Field(description="open, sealed or empty.")]
+    jobs: Annotated[int, Field(description="Jobs that stand in it, whatever their state.")]
+    bytes: Annotated[int, Field(description="Its size on disk, in bytes.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Sums over all scopes, in turns but for `scopes` and `scopes_behind`, which are not caught up."""
 
-    scopes: int
-    scopes_behind: int
-    stored: int
-    formed: int
-    parked: int
-    erased: int
-    backlog: int
+    scopes: Annotated[int, _meaning(words.MEMORY, "scopes")]
+    scopes_behind: Annotated[int, _meaning(words.MEMORY, "scopes_behind")]
+    stored: Annotated[int, _meaning(words.MEMORY, "stored")]
+    formed: Annotated[int, _meaning(words.MEMORY, "formed")]
+    parked: Annotated[int, _meaning(words.MEMORY, "parked")]
+    erased: Annotated[int, Field(description="Turns that were erased.")]
+    backlog: Annotated[int, _meaning(words.MEMORY, "backlog")]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """How far the memory of one scope reaches; see :class:`parkkeeper.memory.outcomes.Freshness`."""
 
-    scope: str
-    stored: int
-    formed: int | None
-    formed_strict: int | None
-    parked: int
-    backlog: int
+    scope: Annotated[str, Field(description="Its name.")]
+    stored: Annotated[int, _meaning(words.SCOPE, "stored")]
+    formed: Annotated[int | None, _meaning(words.SCOPE, "formed")]
+    formed_strict: Annotated[int | None, _meaning(words.SCOPE, "formed_strict")]
+    parked: Annotated[int, _meaning(words.SCOPE, "parked")]
+    backlog: Annotated[int, _meaning(words.SCOPE, "backlog")]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """All of a namespace at `taken_at`; a family that it does not have is None."""
 
-    namespace: str
-    taken_at: datetime
-    queues: list[Queue] | None
-    slots: list[Slot] | None
-    memory: Memory | None
-    scopes: list[Scope] | None
+    namespace: Annotated[str, Field(description="Its name.")]
+    taken_at: Annotated[datetime, Field(description="When they were read, by the database's clock.")]
+    queues: Annotated[list[Queue] | None, Field(description="By name; null without queue tables.")]
+    slots: Annotated[list[Slot] | None, Field(description="By number; null without queue tables.")]
+    memory: Annotated[Memory | None, Field(description="Over all scopes; null without memory tables.")]
+    scopes: Annotated[
+        list[Scope] | None,
+        Field(description="At most 200, the largest backlog in front; null without memory tables."),
+    ]
 
     @property
     def queue_totals(self) -> dict[str, int]:
