@@ -18,6 +18,7 @@ from copies import new_name
 from parkkeeper import database, migrations
 from parkkeeper.demo.airflow import AirflowStandalone
 from parkkeeper.memory import MemoryStore
+from parkkeeper.memory.extractors import load
 from parkkeeper.queue import QueueStorage
 from ringside import age, end_jobs
 from ui.conftest import CONTENT, Refuses
@@ -26,12 +27,12 @@ from ui.record import record
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Where the pictures of a run are kept.
+#: Where the pictures of a run are kept; those of docs/images are copies of them.
 PICTURES = ROOT / "build" / "screenshots"
 PATIENCE = timedelta(minutes=5)
 SOON = 60_000  # milliseconds, for what a busy machine may take its time over
 
-DAGS = ("parkkeeper_queue_redrive", "parkkeeper_park_sweep")
+DAGS = ("parkkeeper_queue_redrive", "parkkeeper_park_sweep", "parkkeeper_memory_rebuild")
 DAG_FILE = """
 # An Airflow DAG.
 from parkkeeper.dags import {dag_id}
@@ -58,9 +59,11 @@ def populate(connection: psycopg.Connection, name: str) -> None:
     storage = QueueStorage(connection, name)
     late = end_jobs(storage, 12, queue="invoices", kind="send")
     age(storage, late[:4], timedelta(hours=60))
+    lost = end_jobs(storage, 2, queue="invoices", kind="send")
+    age(storage, lost, timedelta(hours=80))
     end_jobs(storage, 300, state="completed", queue="invoices", kind="send")
     storage.rotate()
-    storage.prune_oldest()
+    assert storage.prune_oldest().pruned_failed == len(lost)
     end_jobs(storage, 5, queue="thumbnails", kind="render")
     storage.enqueue_many("thumbnails", "render", [None] * 20)
     storage.claim("thumbnails", 3)
@@ -82,7 +85,7 @@ def populate(connection: psycopg.Connection, name: str) -> None:
             "pruned",
             ago,
             carried_failed=5 + hour % 7,
-            pruned_failed=hour % 11 // 10,
+            pruned_failed=2 if hour == 10 else 0,
             pruned_completed=400 - 9 * hour,
             lock_ms=4.0 + hour % 5,
         )
@@ -172,7 +175,7 @@ class Viewer:
         """What axe finds in the frame that is serious."""
         from axe_playwright_python.sync_playwright import Axe
 
-        (inside,) = [frame for frame in self.page.frames if frame.parent_frame is not None]
+        inside = self.page.frames[-1]  # the page's own, where Airflow has none around it
         found = Axe().run(inside).response["violations"]
         return [
             f"{one['id']}: {node['html']}"
@@ -206,7 +209,7 @@ def viewer(chromium: Any, airflow: AirflowStandalone) -> Iterator[Any]:
 def test_every_part_is_shown_in_the_frame_in_both_themes_and_is_accessible(viewer: Any, scheme: str) -> None:
     from playwright.sync_api import expect
 
-    who = viewer(color_scheme=scheme, viewport={"width": 1400, "height": 1000})
+    who = viewer(color_scheme=scheme, viewport={"width": 1280, "height": 900})
     who.page.goto(who.airflow.url)
     who.page.get_by_role("link", name="Parkkeeper").click()
     frame = who.frame
@@ -214,7 +217,9 @@ def test_every_part_is_shown_in_the_frame_in_both_themes_and_is_accessible(viewe
     expect(frame.locator("html")).to_have_attribute("data-theme", scheme)
     ground = frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
-    expect(frame.locator(".attention li").first).to_contain_text("failed jobs dropped")
+    # What is said to have been dropped is what the counters say.
+    expect(frame.locator(".attention li").first).to_contain_text("2 failed jobs dropped")
+    expect(frame.locator(".card.pruned_failed dd")).to_have_text("2")
     assert who.violations() == []
     who.picture(f"overview-{scheme}")
 
@@ -265,11 +270,12 @@ def test_a_filter_is_in_the_address_and_times_are_the_viewers(viewer: Any, space
 def test_it_can_be_used_on_a_small_screen_and_by_keyboard(viewer: Any, space: str) -> None:
     from playwright.sync_api import expect
 
-    who = viewer(viewport={"width": 390, "height": 800})
+    who = viewer(viewport={"width": 320, "height": 640})
     for view in ("overview", "ring", "history", "triage"):
         who.page.goto(f"{who.airflow.url}/parkkeeper/?namespace={space}&view={view}")
         wider = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         assert not who.page.evaluate(wider), view
+        assert who.violations() == [], view
     button = who.page.get_by_role("button", name="Unpark").first
     button.focus()
     button.press("Enter")
@@ -285,7 +291,7 @@ def test_a_redrive_says_how_many_rows_starts_the_dag_and_leads_to_the_run(
 ) -> None:
     from playwright.sync_api import expect
 
-    who = viewer(viewport={"width": 1400, "height": 1000})
+    who = viewer(viewport={"width": 1280, "height": 900})
     frame = who.open(f"plugin/parkkeeper/parkkeeper/?namespace={space}&view=triage")
     row = frame.get_by_role("row").filter(has_text="thumbnails").first
     row.get_by_role("button", name="Redrive queue").click()
@@ -319,6 +325,66 @@ def test_an_unpark_is_a_run_of_the_sweep(viewer: Any, server_dsn: str, space: st
     with database.connect(server_dsn) as connection:
         store = MemoryStore(connection, space)
         assert (store.freshness("alice").parked, store.freshness("bob").parked) == (0, 2)
+
+
+def test_a_rebuild_is_of_what_was_counted(viewer: Any, server_dsn: str, space: str) -> None:
+    from playwright.sync_api import expect
+
+    with database.connect(server_dsn) as connection:
+        store = MemoryStore(connection, space)
+        store.append("carol", [{"role": "user", "content": CONTENT}])
+        store.form_batch(load("chunks"), scope="carol")
+        who = viewer()
+        frame = who.open(f"plugin/parkkeeper/parkkeeper/?namespace={space}")
+        # Formed after the page was made, and before the rows were counted.
+        expect(frame.get_by_role("row").filter(has_text="carol")).to_be_visible()
+        store.append("carol", [{"role": "user", "content": CONTENT}])
+        store.form_batch(load("chunks"), scope="carol")
+        frame.get_by_role("row").filter(has_text="carol").get_by_role("button", name="Rebuild").click()
+        expect(frame.locator("#confirm-rows")).to_contain_text("2 rows.")
+        frame.get_by_role("button", name="Start").click()
+        frame.get_by_role("link", name="Open the run").click()
+        who.page.wait_for_url("**/dags/parkkeeper_memory_rebuild/runs/*")
+        (run,) = who.airflow.client.runs("parkkeeper_memory_rebuild")
+        assert who.airflow.client.wait(run, PATIENCE).state == "success"
+        done = "SELECT (figures ->> 'rebuilt')::bigint FROM {}.maintenance_run WHERE dag_run_id = %s"
+        found = connection.execute(sql.SQL(done).format(sql.Identifier(space)), [run.run_id]).fetchall()
+        assert found == [(2,)]
+
+
+def test_a_server_that_does_not_answer_is_said_wherever_it_was_asked(viewer: Any, space: str) -> None:
+    from playwright.sync_api import expect
+
+    who = viewer()
+    gone = "The server cannot be reached."
+    frame = who.open(f"plugin/parkkeeper/parkkeeper/?namespace={space}&view=triage&scope=bob")
+    expect(frame.get_by_role("heading", name="Parked turns")).to_be_visible()
+    inside = who.page.frames[-1]
+    who.context.set_offline(True)
+    inside.evaluate("refresh()")
+    expect(frame.locator("#stale")).to_have_text(f"These figures are no longer refreshed: {gone} Try again.")
+    frame.get_by_role("button", name="Unpark").click()
+    expect(frame.locator("#confirm-rows")).to_contain_text(gone)
+    frame.get_by_role("button", name="Close").click()
+    who.context.set_offline(False)
+    frame.get_by_role("button", name="Unpark").click()
+    expect(frame.get_by_role("button", name="Start")).to_be_enabled()
+    who.context.set_offline(True)
+    frame.get_by_role("button", name="Start").click()
+    expect(frame.locator("#confirm-said")).to_contain_text("It is not known whether a run was started")
+    frame.get_by_role("button", name="Close").click()
+    who.context.set_offline(False)
+    inside.evaluate("document.activeElement.blur()")
+    inside.evaluate("refresh()")
+    expect(frame.locator("#stale")).to_have_text("")
+
+    frame.get_by_role("link", name="Ring", exact=True).click()
+    expect(frame.get_by_role("button", name="Show what it would do")).to_be_visible()
+    who.context.set_offline(True)
+    frame.get_by_role("button", name="Show what it would do").click()
+    expect(frame.locator("#planned")).to_have_text(f"{gone} Try again.")
+    who.context.set_offline(False)
+    who.said.clear()  # that it was offline
 
 
 def test_a_dag_that_is_paused_or_missing_is_said_before_anything_is_started(viewer: Any, space: str) -> None:
