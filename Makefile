@@ -49,7 +49,7 @@ UV := $(PY) -m uv --quiet
 PEERS := .venv-bench
 PEERS_LOCK := tests/benchmarks/peers/requirements.txt
 
-.PHONY: help setup demo test test-system test-browser test-previous soak lint docs bench bench-figures bench-plans lock clean
+.PHONY: help setup demo test test-system test-browser test-previous soak faults-full lint docs bench bench-figures bench-plans lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -116,6 +116,9 @@ test-previous: setup ## Run the previous release's code and tests on this releas
 soak: setup ## Run the tests under load with many more jobs, for minutes (JOBS=1000000: how many)
 	@PARKKEEPER_SOAK_JOBS=$(JOBS) $(PY) -m pytest --capture no \
 	  tests/queue/test_everything_at_once.py tests/queue/test_claim_fuzz.py $(ARGS)
+
+faults-full: setup ## Hit every action at each statement with every kind of fault, which takes an hour
+	@PARKKEEPER_FAULTS=full $(PYTEST) tests/faults $(ARGS)
 
 lint: setup ## Check style, types, SQL and which package may import which
 	@$(PY) -m ruff check .

@@ -53,6 +53,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return 1 if os.environ.get("PARKKEEPER_DSN") else (os.cpu_count() or 1) + 1
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests say that they have covered, by ``record_property("covered", ...)``."""
+    said = [
+        str(value)
+        for test in terminalreporter.getreports("passed")
+        for name, value in test.user_properties
+        if name == "covered"
+    ]
+    if said:
+        terminalreporter.section("covered")
+        for line in said:
+            terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def server_dsn() -> Iterator[str]:
     """The server of the session: PARKKEEPER_DSN, else our own (make test PG=15: with Debian's programs)."""

@@ -32,7 +32,8 @@ def fresh(
     """
     slots = _slots(cursor, namespace)
     scratch = Namespace(f"parkkeeper_verify_{one(cursor, 'backend', namespace, {})[0]}")
-    with cursor.connection.transaction():
+    # Not by raising Rollback: from a session that was lost meanwhile it would come out here.
+    with cursor.connection.transaction(force_rollback=True):
         cursor.execute(_MAKE.render("configure", scratch), configuration(patience, slots, local=True))
         for name in ("create_schema", "create_ledger"):
             cursor.execute(_MAKE.render(name, scratch))
@@ -40,7 +41,6 @@ def fresh(
             for text in in_one_transaction(family, version):
                 cursor.execute(text.replace("{schema}", scratch.identifier).encode())
         yield scratch
-        raise psycopg.Rollback
 
 
 def in_one_transaction(family: str, version: int) -> list[str]:
