@@ -40,6 +40,11 @@ PREVIOUS := 82872e008f4531247e905a6f91da215964a34257
 PREVIOUS_TESTS := $(addprefix tests/queue/test_,enqueue.py close.py prune_guards.py) \
   $(addprefix tests/memory/test_,append.py parking.py)
 
+# What a package that is installed beside this one may be licensed under, in any of the forms in which they say it.
+LICENCES := MIT;Apache;BSD;ISC;PSF;Python Software Foundation;MPL;Mozilla;LGPL;Lesser General;Artistic;Unlicense
+# Says it in its LICENSE file only (MIT).
+LICENCE_UNSAID := axe-playwright-python
+
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
@@ -49,7 +54,8 @@ UV := $(PY) -m uv --quiet
 PEERS := .venv-bench
 PEERS_LOCK := tests/benchmarks/peers/requirements.txt
 
-.PHONY: help setup demo test test-system test-browser test-previous soak faults-full lint docs bench bench-figures bench-plans lock clean
+.PHONY: help setup demo test test-system test-browser test-previous soak faults-full lint audit docs bench bench-figures \
+  bench-plans lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -120,7 +126,7 @@ soak: setup ## Run the tests under load with many more jobs, for minutes (JOBS=1
 faults-full: setup ## Hit every action at each statement with every kind of fault, which takes an hour
 	@PARKKEEPER_FAULTS=full $(PYTEST) tests/faults $(ARGS)
 
-lint: setup ## Check style, types, SQL and which package may import which
+lint: setup ## Check style, types, SQL, licences and which package may import which, and tell of advisories
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
@@ -129,6 +135,16 @@ lint: setup ## Check style, types, SQL and which package may import which
 	  $(VENV)/bin/parkkeeper render --family $$family --namespace lint \
 	    | $(VENV)/bin/squawk --stdin-filepath $$family.sql; \
 	done
+	@$(VENV)/bin/pip-licenses --from mixed --partial-match --allow-only "$(LICENCES)" \
+	  --ignore-packages $(LICENCE_UNSAID) >/dev/null
+	@$(MAKE) --no-print-directory audit || \
+	  echo "make lint: the advisories above fail make audit and not this, since no change here has brought them" >&2
+
+audit: setup ## Look up advisories for every package that is locked, and fail when there is one
+	@if ! $(PY) -c "import requests; requests.head('https://api.osv.dev', timeout=5)" 2>/dev/null; then \
+	  echo "make audit: LEFT OUT, advisories were not looked up, because api.osv.dev cannot be reached" >&2; exit 0; \
+	fi; \
+	$(VENV)/bin/pip-audit --vulnerability-service osv --progress-spinner off --disable-pip --no-deps --requirement $(LOCK)
 
 docs: setup ## Write the pages of the reference that are made from docstrings
 	@$(PY) docs/reference/generate.py
