@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 SOON = 30
 
 #: More sessions, and more orders of them than every change can wait for.
-FULL = "PARKKEEPER_FAULTS_FULL" in os.environ
+FULL = os.environ.get("PARKKEEPER_FAULTS") == "full"
 
 COMMIT = "commit"
 STATEMENT = "statement"
