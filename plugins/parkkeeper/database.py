@@ -328,15 +328,17 @@ def retried(connection: psycopg.Connection[Any], work: Callable[[], T], *, attem
     """
     if in_transaction(connection) or not connection.autocommit:
         return work()
-    for attempt in Retrying(
-        retry=retry_if_exception_type(TRANSIENT),
-        stop=stop_after_attempt(attempts),
-        wait=wait_random_exponential(multiplier=0.01, max=1),
-        reraise=True,
-    ):
-        with attempt:
-            return work()
-    raise AssertionError("unreachable: tenacity returns or raises")
+    try:
+        return work()
+    except TRANSIENT:
+        # Made only when it is needed: it costs as much as a small statement does.
+        again = Retrying(
+            retry=retry_if_exception_type(TRANSIENT),
+            stop=stop_after_attempt(attempts - 1),
+            wait=wait_random_exponential(multiplier=0.01, max=1),
+            reraise=True,
+        )
+    return again(work)
 
 
 def advisory_key(*parts: str) -> int:

@@ -39,7 +39,7 @@ class Queue:
     """Its defaults, but for the number of jobs at once."""
 
     settings = f"enqueue_many, limit {LIMIT}"
-    shares = (0.125, 0.125)
+    shares = (0.05, 0.05)
 
     async def open(self, dsn: str) -> None:
         self._pool = await Oban.create_pool(dsn)
