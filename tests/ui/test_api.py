@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -125,6 +126,14 @@ def test_the_overview_says_what_needs_attention_gravest_first(
         "history",
         "triage",
     }
+
+    # The exporter of the guide.
+    guide = (Path(__file__).parents[2] / "docs/how-to/read-the-page.md").read_text()
+    exporter: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", guide, re.DOTALL)[0], exporter)
+    told = set(exporter["lines"](found))
+    for name, value in (("readable", 1), ("queue_failed", 1), ("memory_parked", 1), ("expiring_jobs", 0)):
+        assert f'parkkeeper_{name}{{namespace="{populated}"}} {value}' in told
 
 
 def test_failed_jobs_that_are_about_to_be_lost_are_said_first(
