@@ -1,12 +1,23 @@
-"""How long the parts of the page take over a namespace of a million jobs and as many turns: ``make bench``."""
+"""How long the page takes in a browser over a namespace of a million jobs and as many turns: ``make bench``.
+
+Needs Chromium. Airflow's API server runs in this process, with a metadata database of its own.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import sys
+import tempfile
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -14,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from parkkeeper import database, embedded, migrations
-from parkkeeper.demo.airflow import connection_json
+from parkkeeper.demo.airflow import connection_json, free_port
 from parkkeeper.queue import QueueStorage
 
 SPACE = "bench_page"
@@ -69,31 +80,85 @@ def fill(connection: psycopg.Connection, rows: int) -> None:
         run(text)
 
 
-def parts() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Return what is measured: the parts of the page, and the drawing that comes after one of them."""
-    from parkkeeper.ui import charts, history, page
+@contextmanager
+def api_server(dsn: str, home: Path) -> Iterator[str]:
+    """Run Airflow's API server, where everybody is an admin, and return its address."""
+    port = free_port()
+    os.environ |= {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(Path(__file__).resolve().parents[2] / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "x" * 64,
+        "AIRFLOW_CONN_PARKKEEPER_DEFAULT": connection_json(dsn),
+    }
+    warnings.simplefilter("ignore")
+    import uvicorn
+    from airflow.api_fastapi.app import create_app
+    from airflow.utils.db import initdb
 
-    for view in page.PARTS:
-        yield view, lambda view=view: page.show(page.Asked(namespace=SPACE, view=view, hours=2160))
-    yield "charts of 90 days", lambda: charts.draw(history.read(SPACE, 2160))
+    initdb()
+    server = uvicorn.Server(uvicorn.Config(create_app(apps="core"), port=port, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started and thread.is_alive():
+            thread.join(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def parts(url: str, tab: Any) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Return what is measured, in seconds: each part until its figures stand there, and the charts that come later."""
+    from parkkeeper.ui.page import PARTS
+
+    def load(query: str) -> float:
+        tab.goto(f"{url}/parkkeeper/?namespace={SPACE}&{query}", wait_until="domcontentloaded")
+        entry = "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
+        return float(tab.evaluate(entry)) / 1000
+
+    def draw(query: str) -> float:
+        began = time.perf_counter()
+        load(query)
+        tab.wait_for_selector("#charts svg")
+        return time.perf_counter() - began
+
+    for view, heading in PARTS.items():
+        yield heading, partial(load, f"view={view}")
+    yield "Over time, 90 days", partial(load, "view=history&hours=2160")
+    yield "Over time, 90 days, with its charts", partial(draw, "view=history&hours=2160")
+
+
+def measure(table: Table, url: str) -> None:
+    """Ask for each part once, and then as often as is counted."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-background-networking"]
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        context = chromium.new_context()
+        context.set_default_timeout(60_000)
+        token = context.request.get(f"{url}/auth/token").json()["access_token"]
+        context.add_cookies([{"name": "_token", "value": token, "url": url}])
+        for name, ask in parts(url, context.new_page()):
+            ask()
+            taken = [ask() for _ in range(ROUNDS)]
+            table.add_row(name, f"{statistics.median(taken):.2f}", f"{max(taken):.2f}")
+        chromium.close()
 
 
 def main(rows: int = ROWS) -> None:
     """Measure and print."""
-    table = Table(
-        "part", "median s", "longest s", title=f"The page over {rows:,} jobs ended, waiting, and turns"
-    )
+    title = f"The page in a browser over {rows:,} jobs ended, waiting, and turns"
+    table = Table("part", "median s", "longest s", title=title)
     with embedded.resolve_dsn() as dsn, database.connect(dsn) as connection:
-        os.environ["AIRFLOW_CONN_PARKKEEPER_DEFAULT"] = connection_json(dsn)
         try:
             fill(connection, rows)
-            for name, ask in parts():
-                taken = []
-                for _ in range(ROUNDS):
-                    began = time.perf_counter()
-                    ask()
-                    taken.append(time.perf_counter() - began)
-                table.add_row(name, f"{statistics.median(taken):.3f}", f"{max(taken):.3f}")
+            with tempfile.TemporaryDirectory() as home, api_server(dsn, Path(home)) as url:
+                measure(table, url)
         finally:
             connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(SPACE)))
     Console().print(table)
