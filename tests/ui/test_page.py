@@ -122,6 +122,8 @@ def test_the_page_shows_each_figure_with_what_it_means(browser: Any, populated: 
         assert heading in answer.text
         assert f'title="{meaning}"' in answer.text
     assert f"<option selected>{populated}</option>" in answer.text
+    # As the form sends it while none is chosen.
+    assert f"<option selected>{populated}</option>" in browser.get("/parkkeeper/?namespace=").text
     assert "café &lt;b&gt;" in answer.text
     figures = re.findall(r'<td class="number (\w+)(?: zero)?" title="[^"]*">([^<]+)</td>', answer.text)
     assert figures[:8] == [

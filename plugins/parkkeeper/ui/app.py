@@ -83,7 +83,7 @@ def show_page(
     A filter that is empty, as a form sends it, filters nothing.
     """
     asked = page.Asked(
-        namespace=namespace,
+        namespace=namespace or None,
         view=view,
         hours=hours,
         queue=queue or None,
