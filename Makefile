@@ -123,7 +123,7 @@ soak: setup ## Run the tests under load with many more jobs, for minutes (JOBS=1
 	@PARKKEEPER_SOAK_JOBS=$(JOBS) $(PY) -m pytest --capture no \
 	  tests/queue/test_everything_at_once.py tests/queue/test_claim_fuzz.py $(ARGS)
 
-faults-full: setup ## Hit every action at each statement with every kind of fault, which takes an hour
+faults-full: setup ## Hit every action at each statement with every kind of fault, which takes an hour or two
 	@PARKKEEPER_FAULTS=full $(PYTEST) tests/faults $(ARGS)
 
 lint: setup ## Check style, types, SQL, licences and which package may import which, and tell of advisories

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -102,7 +103,20 @@ def server_crashes(session: Faulty, gen: Any, proceed: Callable[[Any], Any]) -> 
 
 def disk_full(session: Faulty, gen: Any, proceed: Callable[[Any], Any]) -> Any:
     """Let no file grow, nor be written to, for the session's server process; of its log that stops the whole server."""
-    resource.prlimit(session.info.backend_pid, resource.RLIMIT_FSIZE, (0, 0))
+    pid = session.info.backend_pid
+    owner = Path(f"/proc/{pid}").stat()
+    if not (child := os.fork()):
+        # Only a process of the same account may do it, and no way leads out of this one.
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(owner.st_gid)
+                os.setuid(owner.st_uid)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, "the server process cannot be limited"
     return proceed(gen)
 
 
