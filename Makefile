@@ -14,6 +14,8 @@ PYTHON ?=
 ARGS ?=
 # How many jobs make soak puts through the ring, once for each of its two tests.
 JOBS ?= 1000000
+# How long it then lets a day go by, in minutes.
+MINUTES ?= 20
 # 1: make demo stops when it is done, and fails if anything in it did.
 ONCE ?=
 
@@ -119,12 +121,13 @@ test-previous: setup ## Run the previous release's code and tests on this releas
 	PYTHONPATH="$$previous/plugins:$$here/tests/previous" "$$here/"$(PYTEST) -p newer_schema -p no:cacheprovider \
 	  tests/test_upgrade.py $(PREVIOUS_TESTS) $(ARGS)
 
-soak: setup ## Run the tests under load with many more jobs, for minutes (JOBS=1000000: how many)
+soak: setup ## Run the tests under load with many more jobs (JOBS=1000000), then a day in minutes (MINUTES=20)
 	@PARKKEEPER_SOAK_JOBS=$(JOBS) $(PY) -m pytest --capture no \
 	  tests/queue/test_everything_at_once.py tests/queue/test_claim_fuzz.py $(ARGS)
+	@$(PY) tests/soak.py $(MINUTES)
 
 faults-full: setup ## Hit every action at each statement with every kind of fault, which takes an hour or two
-	@PARKKEEPER_FAULTS=full $(PYTEST) tests/faults $(ARGS)
+	@PARKKEEPER_FAULTS=full $(PYTEST) tests/faults $(addsuffix /test_interleavings.py,tests/queue tests/memory) $(ARGS)
 
 lint: setup ## Check style, types, SQL, licences and which package may import which, and tell of advisories
 	@$(PY) -m ruff check .

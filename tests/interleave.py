@@ -30,11 +30,6 @@ COMMIT = "commit"
 STATEMENT = "statement"
 
 
-def printed(what: str, orders: int) -> None:
-    """Print how many orders were gone through (pytest shows it with ``-rP`` or ``--capture no``)."""
-    print(f"interleavings of {what}: {orders} orders")  # noqa: T201
-
-
 def unwatched(what: str) -> None:
     """Let a session go on that nobody steps."""
 

@@ -9,11 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from interleave import FULL, Explorer, Order, Rewind, SteppedConnection, printed
+from interleave import FULL, Explorer, Order, Rewind, SteppedConnection
 from memory_kit import Database, Scripted, failing, say
 from parkkeeper.memory import ErasureReceipt, MemoryStore, RebuildActive, watermark
 from parkkeeper.memory.extractors import Memory
 from parkkeeper.memory.extractors.chunks import Chunks
+
+pytestmark = pytest.mark.attack
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
@@ -156,20 +158,25 @@ def meeting(store: MemoryStore, db: Database, connect: Connect) -> Iterator[Meet
 
 @pytest.mark.timeout(0 if FULL else 300)
 @pytest.mark.parametrize("holder", ACTIONS)
-def test_two_actions_in_every_order_keep_every_turn_and_every_number(meeting: Meeting, holder: str) -> None:
+def test_two_actions_in_every_order_keep_every_turn_and_every_number(
+    meeting: Meeting, holder: str, record_property: Callable[[str, object], None]
+) -> None:
     """One of them is made to stand once, at any statement; in the full run twice."""
     names = list(ACTIONS)
     # Two batches that park wait for one another's canary by looking again, not by a lock: see test_canary.py.
     others = names[names.index(holder) + (holder == "park") :]
     count = sum(len(list(meeting.orders(holder, other, preemptions=2 if FULL else 1))) for other in others)
-    printed(f"{holder} with each of {len(others)}", count)
+    record_property("covered", f"{holder} with each of {len(others)} actions: {count} orders")
 
 
 @pytest.mark.timeout(0 if FULL else 300)
-def test_three_actions_in_every_order_keep_every_turn_and_every_number(meeting: Meeting) -> None:
+def test_three_actions_in_every_order_keep_every_turn_and_every_number(
+    meeting: Meeting, record_property: Callable[[str, object], None]
+) -> None:
     """One after the other; in the full run one of them is made to stand once, at any statement."""
     for names in TRIPLES:
-        printed(", ".join(names), len(list(meeting.orders(*names, preemptions=1 if FULL else 0))))
+        count = len(list(meeting.orders(*names, preemptions=1 if FULL else 0)))
+        record_property("covered", f"{', '.join(names)}: {count} orders")
 
 
 def test_formation_that_does_not_lock_the_watermark_is_caught(

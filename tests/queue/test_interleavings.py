@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from interleave import COMMIT, FULL, Explorer, Order, Rewind, SteppedConnection, printed
+from interleave import COMMIT, FULL, Explorer, Order, Rewind, SteppedConnection
 from parkkeeper.database import Statements
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ClaimedJob, QueueStorage
@@ -227,7 +227,9 @@ def meanwhile(orders: list[Order], holder: int, other: int) -> str:
 
 @pytest.mark.timeout(0 if FULL else 300)
 @pytest.mark.parametrize("holder", [*ACTIONS, *UNDONE])
-def test_two_actions_in_every_order_leave_each_job_in_one_place(meeting: Meeting, holder: str) -> None:
+def test_two_actions_in_every_order_leave_each_job_in_one_place(
+    meeting: Meeting, holder: str, record_property: Callable[[str, object], None]
+) -> None:
     """One of them is made to stand once, at any statement; in the full run twice."""
     names = list(ACTIONS)
     others = names[names.index(holder) :] if holder in names else names
@@ -239,14 +241,17 @@ def test_two_actions_in_every_order_leave_each_job_in_one_place(meeting: Meeting
             assert (other, meanwhile(orders, 0, 1)) == (other, WHILE[holder].get(other, GOES_ON))
         if other in WHILE and other != holder and holder in names:
             assert (other, meanwhile(orders, 1, 0)) == (other, WHILE[other].get(holder, GOES_ON))
-    printed(f"{holder} with each of {len(others)}", count)
+    record_property("covered", f"{holder} with each of {len(others)} actions: {count} orders")
 
 
 @pytest.mark.timeout(0 if FULL else 300)
-def test_three_actions_in_every_order_leave_each_job_in_one_place(meeting: Meeting) -> None:
+def test_three_actions_in_every_order_leave_each_job_in_one_place(
+    meeting: Meeting, record_property: Callable[[str, object], None]
+) -> None:
     """One after the other; in the full run one of them is made to stand once, at any statement."""
     for names in TRIPLES:
-        printed(", ".join(names), len(list(meeting.orders(*names, preemptions=1 if FULL else 0))))
+        count = len(list(meeting.orders(*names, preemptions=1 if FULL else 0)))
+        record_property("covered", f"{', '.join(names)}: {count} orders")
 
 
 def test_a_prune_that_lets_writers_in_is_caught(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
