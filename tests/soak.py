@@ -254,6 +254,10 @@ class Soak:
 
 def main(minutes: float) -> None:
     """Soak a fresh namespace for so many minutes."""
+    if minutes < 1:
+        raise SystemExit(
+            f"minutes {minutes:g} are refused: 1 or more, since the first half is compared with the second"
+        )
     with embedded.resolve_dsn() as dsn:
         with database.connect(dsn) as connection:
             for family in migrations.FAMILIES:
