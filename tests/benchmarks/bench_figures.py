@@ -37,7 +37,7 @@ def measure(dsn: str, jobs: int, rounds: int) -> dict[str, Any]:
         "queues": queues.measure(dsn, jobs, rounds),
         "growth": growth.measure(dsn, (short, short * GROWTH)),
         "prune": prune.measure(dsn, (short, short * 10), rounds),
-        "memory": pace.memory(dsn, short, rounds),
+        "memory": pace.memory(dsn, short // 4, rounds),
         "starts": pace.starts(rounds),
         "load after": [round(load, 1) for load in os.getloadavg()],
     }
