@@ -331,7 +331,7 @@ def retried(connection: psycopg.Connection[Any], work: Callable[[], T], *, attem
     try:
         return work()
     except TRANSIENT:
-        # Made only when it is needed: it costs as much as a small statement does.
+        # Made only when it is needed: every call of a queue comes by here.
         again = Retrying(
             retry=retry_if_exception_type(TRANSIENT),
             stop=stop_after_attempt(attempts - 1),
