@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 SOAKING = "PARKKEEPER_SOAK_JOBS" in os.environ
 #: Jobs in a run: enough to meet each danger with every change; ``make soak`` asks for more.
-JOBS = int(os.environ.get("PARKKEEPER_SOAK_JOBS", 50_000))
+JOBS = int(os.environ.get("PARKKEEPER_SOAK_JOBS", 20_000))
 #: The time a test under load may take, in seconds; 0: as long as it needs.
 TIMEOUT = 0 if SOAKING else 300
 

@@ -280,26 +280,18 @@ def on_statement(
     storage.connection.cursor_factory = Watched
 
 
-class Interrupted(BaseException):
-    """What a killed task may see in the middle of a statement: no Exception."""
-
-
 class CutOff:
-    """Ends a session after so many statements, before what they did is committed.
-
-    `how` is ``"the backend is terminated"``, for which `killer` is another session, or ``"the client gives up"``.
-    """
+    """Ends a session after so many statements, before what they did is committed; `killer` is another session."""
 
     def __init__(
         self,
         storage: QueueStorage,
         paths: str | tuple[str, ...],
         statements: int,
-        how: str,
         killer: psycopg.Connection[Any],
     ) -> None:
         self.seen: list[str] = []
-        self._left, self._how = statements, how
+        self._left = statements
         self._pid, self._killer = storage.connection.info.backend_pid, killer
         on_statement(storage, paths, before=self._before, after=self._after)
 
@@ -313,7 +305,5 @@ class CutOff:
             self._cut()
 
     def _cut(self) -> None:
-        if self._how == "the client gives up":
-            raise Interrupted
         killed = self._killer.execute("SELECT pg_terminate_backend(%s, 10000)", [self._pid])
         assert killed.fetchone() == (True,)
