@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,15 @@ def test_no_file_names_a_machine_s_folder_or_index() -> None:
 )
 def test_the_pattern_for_machines_bites(line: str) -> None:
     assert MACHINE.search(line)
+
+
+def test_the_core_and_the_command_line_do_without_airflow() -> None:
+    program = (
+        "import sys, parkkeeper.cli, parkkeeper.memory, parkkeeper.migrations, parkkeeper.queue; "
+        "sys.exit(' '.join(name for name in sys.modules if name.split('.')[0] == 'airflow') or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stderr.strip(), done.stdout) == ("", "")
 
 
 def test_the_plugins_folder_shows_airflow_one_file() -> None:
