@@ -17,6 +17,7 @@ from psycopg import sql
 
 from parkkeeper import migrations
 from parkkeeper.demo.airflow import connection_json
+from parkkeeper.provider import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = (sys.executable, "-m", "uv", "--quiet")
@@ -163,13 +164,22 @@ def test_an_editable_install_registers_the_plugin_once(tmp_path: Path) -> None:
     assert package.is_relative_to(ROOT / "plugins")
 
 
-def test_airflow_lists_the_provider_of_the_wheel(environment: Path, tmp_path: Path) -> None:
+def test_airflow_tells_all_about_the_provider_of_the_wheel(environment: Path, tmp_path: Path) -> None:
     printed = run(
-        environment / "bin" / "airflow", "providers", "list", "--output", "json", cwd=tmp_path,
+        *(environment / "bin" / "airflow", "providers", "get", "airflow-provider-parkkeeper"),
+        *("--full", "--output", "json"),
+        cwd=tmp_path,
         **settings(tmp_path, tmp_path / "plugins"),
     )  # fmt: skip
-    providers = json.loads(printed[printed.index("[") :])
-    assert [each["package_name"] for each in providers].count("airflow-provider-parkkeeper") == 1
+    (told,) = json.loads(printed[printed.index("[") :])
+    assert told["package-name"] == "airflow-provider-parkkeeper"
+    (connection_type,) = told["connection-types"]
+    assert (connection_type["connection-type"], list(connection_type["conn-fields"])) == (
+        "parkkeeper",
+        ["sslmode"],
+    )
+    assert set(told["config"]["parkkeeper"]["options"]) == set(OPTIONS)
+    assert told["extra-links"] == ["parkkeeper.operators.links.NamespaceLink"]
 
 
 def test_a_checkout_that_is_not_installed_registers_the_plugin_once(
