@@ -33,6 +33,8 @@ from parkkeeper import database, embedded, memory, migrations
 from parkkeeper.memory import MemoryStore
 from parkkeeper.queue import QueueStorage, retry
 
+pytestmark = pytest.mark.attack
+
 Connection = psycopg.Connection[Any]
 SCENARIOS = {"queue": QUEUE, "memory": MEMORY, "migrations": MIGRATIONS}
 FAMILIES = ("queue", "memory")
