@@ -273,6 +273,8 @@ def test_it_can_be_used_on_a_small_screen_and_by_keyboard(viewer: Any, space: st
     who = viewer(viewport={"width": 320, "height": 640})
     for view in ("overview", "ring", "history", "triage"):
         who.page.goto(f"{who.airflow.url}/parkkeeper/?namespace={space}&view={view}")
+        longest = "option => { option.textContent = 'w'.repeat(48); }"  # the longest name of a namespace
+        who.page.locator("#namespace option").first.evaluate(longest)
         wider = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         assert not who.page.evaluate(wider), view
         assert who.violations() == [], view
