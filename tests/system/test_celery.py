@@ -54,7 +54,7 @@ class Site:
                 start_new_session=True,
             )
         self._stack.callback(process.wait)
-        self._stack.callback(leash.end_session, process.pid)
+        self._stack.callback(leash.end_session, process.pid, grace=0)  # whatever it did is checked by then
         self.processes[name] = process
 
     def log(self, name: str) -> Path:
