@@ -32,9 +32,29 @@ endif
 # The suites that run on the oldest Postgres, too; what looks for faults at length does so there with make test PG=15.
 ON_15 := tests/migrations tests/queue tests/memory
 
-# What the system tests run, and the Debian packages that bring it.
-SYSTEM_FILES := /usr/bin/chromium /usr/lib/postgresql/15/bin/postgres /usr/sbin/pgbouncer /usr/bin/redis-server
-SYSTEM_PACKAGES := chromium postgresql-15 pgbouncer redis-server
+# Of them, what asks more of an HTTP server than of Postgres, and is left out there.
+NOT_ON_15 := $(addprefix --ignore tests/memory/,test_llm.py test_llm_replies.py)
+
+# What the system tests run, and the Debian packages that bring it; the same for the long ones with a real Airflow.
+SYSTEM_FILES := /usr/lib/postgresql/15/bin/postgres /usr/sbin/pgbouncer
+SYSTEM_PACKAGES := postgresql-15 pgbouncer
+AIRFLOW_FILES := /usr/bin/chromium /usr/bin/redis-server
+AIRFLOW_PACKAGES := chromium redis-server
+AIRFLOW_TESTS := tests/ui/test_browser.py tests/system/test_celery.py
+
+# $(call installed,FILES,PACKAGES): Debian packages are installed by root, and asked for by anybody else.
+define installed
+missing=""; \
+for file in $(1); do [ -x "$$file" ] || missing=yes; done; \
+if [ -n "$$missing" ]; then \
+  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+    echo "make $@: needs these Debian packages: $(2)" >&2; exit 1; \
+  fi; \
+  echo "Installing $(2)"; \
+  apt-get -qq update; \
+  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $(2) >/dev/null; \
+fi
+endef
 
 # The release before this one, of which there is no tag yet, and those of its tests that show its producers, workers and
 # maintainers at work. What they find is this release's schema, so a migration that they cannot live with fails here.
@@ -56,7 +76,7 @@ UV := $(PY) -m uv --quiet
 PEERS := .venv-bench
 PEERS_LOCK := tests/benchmarks/peers/requirements.txt
 
-.PHONY: help setup demo test test-system test-browser test-previous soak faults-full lint audit docs bench bench-figures \
+.PHONY: help setup demo test test-system test-airflow test-previous soak faults-full lint audit docs bench bench-figures \
   bench-plans lock clean
 
 help: ## Show this list
@@ -89,21 +109,13 @@ test: setup ## Run the tests against a real Postgres (ARGS='...' goes to pytest;
 	@$(PYTEST) -m "not system" $(ARGS)
 
 test-system: setup ## Run the tests that need Debian packages, which are installed when root
-	@missing=""; \
-	for file in $(SYSTEM_FILES); do [ -x "$$file" ] || missing=yes; done; \
-	if [ -n "$$missing" ]; then \
-	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
-	    echo "make test-system: needs these Debian packages: $(SYSTEM_PACKAGES)" >&2; exit 1; \
-	  fi; \
-	  echo "Installing $(SYSTEM_PACKAGES)"; \
-	  apt-get -qq update; \
-	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $(SYSTEM_PACKAGES) >/dev/null; \
-	fi
-	@$(PY) -m pytest -m system --ignore tests/ui/test_browser.py $(ARGS)
-	@$(MAKE) --no-print-directory test PG=15 ARGS="$(ON_15) -m 'not system and not attack' $(ARGS)"
+	@$(call installed,$(SYSTEM_FILES),$(SYSTEM_PACKAGES))
+	@$(PY) -m pytest -m system $(addprefix --ignore ,$(AIRFLOW_TESTS)) $(ARGS)
+	@$(MAKE) --no-print-directory test PG=15 ARGS="$(ON_15) $(NOT_ON_15) -m 'not system and not attack' $(ARGS)"
 
-test-browser: setup ## Look at the page in a real browser, which takes some minutes (Debian's Chromium)
-	@$(PY) -m pytest -m system tests/ui/test_browser.py $(ARGS)
+test-airflow: setup ## Look at the page in a real browser and let Celery form, which takes some minutes (Debian packages, too)
+	@$(call installed,$(AIRFLOW_FILES),$(AIRFLOW_PACKAGES))
+	@$(PY) -m pytest -m system $(AIRFLOW_TESTS) $(ARGS)
 
 test-previous: setup ## Run the previous release's code and tests on this release's schema
 	@if ! git cat-file -e $(PREVIOUS)^{commit} 2>/dev/null; then \
@@ -127,7 +139,7 @@ soak: setup ## Run the tests under load with many more jobs (JOBS=1000000), then
 	@$(PY) tests/soak.py $(MINUTES)
 
 faults-full: setup ## Hit every action at each statement with every kind of fault, which takes an hour or two
-	@PARKKEEPER_FAULTS=full $(PYTEST) tests/faults $(addsuffix /test_interleavings.py,tests/queue tests/memory) $(ARGS)
+	@PARKKEEPER_FAULTS=full $(PYTEST) -m attack $(ARGS)
 
 lint: setup ## Check style, types, SQL, licences and which package may import which, and tell of advisories
 	@$(PY) -m ruff check .

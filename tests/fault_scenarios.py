@@ -419,12 +419,5 @@ MIGRATIONS = {
         lambda w, session: migrations.find_namespaces(session, "queue", pattern="test_*")
     ),
 }
-#: They do what another one does, a little differently: of the two kinds that are always tried they see the cheaper one.
-VARIANTS = {
-    "form_batch, refused",
-    "prune_oldest, carried to the live slot",
-    "retry_failed_by_kind",
-    "retry_failed_by_window",
-}
 #: They need no database, or do what another one does in sessions that they open.
 NOT_HIT = {"migrate_all", "packaged", "render", "grants"}

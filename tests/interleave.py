@@ -7,7 +7,6 @@ orders are bounded by how often a session that could go on is made to stand whil
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,9 +21,6 @@ from psycopg.pq import TransactionStatus
 
 #: How long, in seconds, anything may take that must happen at once; reached only when a test fails.
 SOON = 30
-
-#: More sessions, and more orders of them than every change can wait for.
-FULL = os.environ.get("PARKKEEPER_FAULTS") == "full"
 
 COMMIT = "commit"
 STATEMENT = "statement"

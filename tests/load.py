@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+#: Whether what looks for faults does so at length: ``make faults-full``.
+FULL = os.environ.get("PARKKEEPER_FAULTS") == "full"
 SOAKING = "PARKKEEPER_SOAK_JOBS" in os.environ
 #: Jobs in a run: enough to meet each danger with every change; ``make soak`` asks for more.
 JOBS = int(os.environ.get("PARKKEEPER_SOAK_JOBS", 20_000))

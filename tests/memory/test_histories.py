@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from load import FULL
 from memory_kit import Database, Scripted, say
 from memory_model import SCOPES, Model, ModelTurn
 from outages import ANSWERS, outage, pass_cool_down
@@ -458,7 +459,7 @@ def test_every_number_is_what_a_plain_model_says_after_any_history(
     run_state_machine_as_test(
         histories(connection),
         settings=settings(
-            max_examples=25,
+            max_examples=200 if FULL else 12,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,

@@ -9,7 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from interleave import FULL, Explorer, Order, Rewind, SteppedConnection
+from interleave import Explorer, Order, Rewind, SteppedConnection
+from load import FULL
 from memory_kit import Database, Scripted, failing, say
 from parkkeeper.memory import ErasureReceipt, MemoryStore, RebuildActive, watermark
 from parkkeeper.memory.extractors import Memory

@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 
 from interrupts import Interruptible
+from load import FULL
 from parkkeeper import database, migrations
 from parkkeeper.migrations import Migration, apply
 
@@ -86,7 +87,8 @@ def test_a_backend_that_is_killed_at_any_statement_leaves_nothing_and_the_next_r
 ) -> None:
     for migration in migrations.packaged(family):
         before = catalog(namespace=namespace)
-        for place in places(migration):
+        found = list(places(migration))
+        for place in found if FULL else {*found[::3], found[-1]}:
             killed(migration, place)
             assert [
                 m.version for m in migrations.plan(connection, namespace, family, target=migration.version)

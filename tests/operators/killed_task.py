@@ -1,7 +1,6 @@
 """A program that runs one task as Airflow's worker does, for a test that kills it; it says last how the task ended.
 
-Its arguments: ``statement`` or ``extraction`` (what the task is in the middle of when it is told to end), and the
-namespace. It says ``working`` once an extraction is in hand.
+Its argument is the namespace. It says ``working`` once an extraction is in hand.
 """
 
 from __future__ import annotations
@@ -49,10 +48,9 @@ def say(line: str) -> None:
     print(f"\n{line}", flush=True)  # noqa: T201
 
 
-def main(what: str, namespace: str) -> None:
+def main(namespace: str) -> None:
     memory.load = lambda name: Waits()
-    operator = {"statement": Sleeps, "extraction": FormationBatchOperator}[what]
-    ran = run_task(lambda: operator(task_id="killed", namespace=namespace, retries=0))
+    ran = run_task(lambda: FormationBatchOperator(task_id="killed", namespace=namespace, retries=0))
     say(f"ended: {ran.state} {type(ran.error).__name__}")
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from airflow_env import run_task
 from operators.killed_task import Sleeps
-from parkkeeper.demo.client import until
 from parkkeeper.memory import MemoryStore
 from parkkeeper.namespace import Namespace
 from parkkeeper.operators import TaskKilled
@@ -27,14 +26,14 @@ RUNNING = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'af:dag\
 
 
 @pytest.fixture
-def start(namespace: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def start(namespace: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """Start the program, which dies with the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(what: str) -> subprocess.Popen[str]:
+    def start() -> subprocess.Popen[str]:
         program = Path(__file__).with_name("killed_task.py")
         process = subprocess.Popen(
-            [sys.executable, program, what, namespace],
+            [sys.executable, program, namespace],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([str(program.parents[1]), os.environ.get("PYTHONPATH", "")]),
@@ -59,23 +58,11 @@ def end(process: subprocess.Popen[str]) -> str:
     return output.strip().splitlines()[-1]
 
 
-def test_its_statement_is_cancelled_and_it_is_no_success(
-    start: Callable[[str], subprocess.Popen[str]], connection: psycopg.Connection
-) -> None:
-    process = start("statement")
-    running = until(lambda: connection.execute(RUNNING).fetchall(), bool, PATIENCE)
-    assert len(running) == 1
-
-    assert end(process) == "ended: failed TaskKilled"
-
-    assert connection.execute(RUNNING).fetchall() == []
-
-
 def test_a_batch_hands_back_the_turn_in_its_hands(
-    start: Callable[[str], subprocess.Popen[str]], store: MemoryStore
+    start: Callable[[], subprocess.Popen[str]], store: MemoryStore
 ) -> None:
     store.append("a", [{"role": "user", "content": "hello"}])
-    process = start("extraction")
+    process = start()
     assert process.stdout is not None
     assert any(line == "working\n" for line in process.stdout)
     claimed = f'SELECT count(claim_token), sum(formation_attempts) FROM "{store.namespace}".observation'  # noqa: S608

@@ -10,7 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from interleave import COMMIT, FULL, Explorer, Order, Rewind, SteppedConnection
+from interleave import COMMIT, Explorer, Order, Rewind, SteppedConnection
+from load import FULL
 from parkkeeper.database import Statements
 from parkkeeper.namespace import Namespace
 from parkkeeper.queue import ClaimedJob, QueueStorage

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from load import FULL
 from parkkeeper.queue import ClaimedJob, QueueStorage
 from parkkeeper.queue.outcomes import PruneOutcome, QueueCounts, RescueOutcome
 from ringside import age, differences, pruned, query, run_out, terminal, turn
@@ -413,7 +414,7 @@ HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_s
 
 @pytest.mark.timeout(900)  # A failure is made small before it is shown.
 @settings(
-    max_examples=15,
+    max_examples=100 if FULL else 10,
     report_multiple_bugs=False,
     deadline=None,
     derandomize=True,

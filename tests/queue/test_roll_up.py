@@ -180,7 +180,10 @@ def test_a_prune_is_not_waited_for_and_its_slot_is_left_to_the_next_call(
     storage.rotate()
     storage.enqueue("q", "work")
     other = QueueStorage(connect(), namespace)
-    folding, pruning = Gate(storage, "queue/roll_up", "fold"), Gate(other, "queue/carry", "terminal_rows")
+    folding, pruning = (
+        Gate(storage, "queue/roll_up", "hold_slot"),
+        Gate(other, "queue/carry", "terminal_rows"),
+    )
     with held(storage.roll_up, folding) as folded:
         with held(other.prune_oldest, pruning) as pruned:
             folding.open()

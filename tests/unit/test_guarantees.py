@@ -12,7 +12,7 @@ PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
 
 def functions_of(file: Path) -> set[str]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def test_each_test_that_is_named_exists_and_each_guarantee_names_one() -> None:
