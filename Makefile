@@ -29,18 +29,19 @@ ifneq ($(PG),)
 export PARKKEEPER_TEST_BINDIR := /usr/lib/postgresql/$(PG)/bin
 endif
 
-# The suites that run on the oldest Postgres, too; what looks for faults at length does so there with make test PG=15.
-ON_15 := tests/migrations tests/queue tests/memory
-
-# Of them, what asks more of an HTTP server than of Postgres, and is left out there.
-NOT_ON_15 := $(addprefix --ignore tests/memory/,test_llm.py test_llm_replies.py)
+# What make test-system runs on Debian's Postgres, in a few minutes; make test PG=15 runs everything on it.
+ON_15 := tests/migrations --ignore tests/migrations/test_killed.py --ignore tests/migrations/test_fanout.py \
+  $(addprefix tests/queue/test_,enqueue.py claim.py claim_late.py close.py counts.py retry.py rotate.py prune_carry.py \
+  prune_locks.py floor.py evacuate.py grow.py leases.py dead_letters.py wake.py roll_up.py verify.py) \
+  $(addprefix tests/memory/test_,append.py claims.py formation.py parking.py erasure.py recall.py languages.py sweep.py \
+  rebuild.py plans.py verify.py)
 
 # What the system tests run, and the Debian packages that bring it; the same for the long ones with a real Airflow.
 SYSTEM_FILES := /usr/lib/postgresql/15/bin/postgres /usr/sbin/pgbouncer
 SYSTEM_PACKAGES := postgresql-15 pgbouncer
 AIRFLOW_FILES := /usr/bin/chromium /usr/bin/redis-server
 AIRFLOW_PACKAGES := chromium redis-server
-AIRFLOW_TESTS := tests/ui/test_browser.py tests/system/test_celery.py
+AIRFLOW_TESTS := tests/ui/test_browser.py tests/system/test_celery.py tests/packaging/test_wheel.py
 
 # $(call installed,FILES,PACKAGES): Debian packages are installed by root, and asked for by anybody else.
 define installed
@@ -111,9 +112,9 @@ test: setup ## Run the tests against a real Postgres (ARGS='...' goes to pytest;
 test-system: setup ## Run the tests that need Debian packages, which are installed when root
 	@$(call installed,$(SYSTEM_FILES),$(SYSTEM_PACKAGES))
 	@$(PY) -m pytest -m system $(addprefix --ignore ,$(AIRFLOW_TESTS)) $(ARGS)
-	@$(MAKE) --no-print-directory test PG=15 ARGS="$(ON_15) $(NOT_ON_15) -m 'not system and not attack' $(ARGS)"
+	@$(MAKE) --no-print-directory test PG=15 ARGS="$(ON_15) $(ARGS)"
 
-test-airflow: setup ## Look at the page in a real browser and let Celery form, which takes some minutes (Debian packages, too)
+test-airflow: setup ## Look at the page in a browser, let Celery form, run a DAG from the wheel: some minutes, Debian packages
 	@$(call installed,$(AIRFLOW_FILES),$(AIRFLOW_PACKAGES))
 	@$(PY) -m pytest -m system $(AIRFLOW_TESTS) $(ARGS)
 

@@ -129,6 +129,7 @@ def test_a_migration_runs_from_the_wheel(
     assert {"schema_migration", "queue_ring_state", "done_entries", "observation"} <= tables
 
 
+@pytest.mark.system
 def test_an_airflow_that_holds_the_wheel_runs_a_dag_of_a_folder_of_its_own(
     environment: Path, tmp_path: Path, dsn: str, namespace: str, connection: Any
 ) -> None:
