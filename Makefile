@@ -41,7 +41,7 @@ SYSTEM_FILES := /usr/lib/postgresql/15/bin/postgres /usr/sbin/pgbouncer
 SYSTEM_PACKAGES := postgresql-15 pgbouncer
 AIRFLOW_FILES := /usr/bin/chromium /usr/bin/redis-server
 AIRFLOW_PACKAGES := chromium redis-server
-AIRFLOW_TESTS := tests/ui/test_browser.py tests/system/test_celery.py tests/packaging/test_wheel.py
+AIRFLOW_TESTS := tests/dags/test_scheduler.py tests/ui/test_browser.py tests/system/test_celery.py tests/packaging/test_wheel.py
 
 # $(call installed,FILES,PACKAGES): Debian packages are installed by root, and asked for by anybody else.
 define installed
@@ -114,7 +114,7 @@ test-system: setup ## Run the tests that need Debian packages, which are install
 	@$(PY) -m pytest -m system $(addprefix --ignore ,$(AIRFLOW_TESTS)) $(ARGS)
 	@$(MAKE) --no-print-directory test PG=15 ARGS="$(ON_15) $(ARGS)"
 
-test-airflow: setup ## Look at the page in a browser, let Celery form, run a DAG from the wheel: some minutes, Debian packages
+test-airflow: setup ## Run every DAG under a real scheduler and on Celery, and the page in a browser: some minutes
 	@$(call installed,$(AIRFLOW_FILES),$(AIRFLOW_PACKAGES))
 	@$(PY) -m pytest -m system $(AIRFLOW_TESTS) $(ARGS)
 

@@ -22,7 +22,7 @@ from parkkeeper.memory import MemoryStore
 from parkkeeper.queue import QueueStorage
 from real_airflow import PATIENCE, prepared, site_file
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
 # The clock starts these once, as soon as they are unpaused, and then not before next year: what they did is known.
 CLOCK = ("parkkeeper_queue_maintenance", "parkkeeper_memory_formation", "parkkeeper_park_sweep")
@@ -314,6 +314,10 @@ def test_a_window_by_hand_is_given_and_never_guessed(airflow: AirflowStandalone)
     assert (dry["redrive"]["outcome"], dry["redrive"]["matched"]) == ("matched", 1)
 
 
+def state_of(airflow: AirflowStandalone, run: DagRun, task_id: str) -> str | None:
+    return {task.task_id: task.state for task in airflow.client.task_instances(run)}[task_id]
+
+
 def answer(airflow: AirflowStandalone, run: DagRun, option: str) -> dict[str, Any]:
     """Wait until a run asks for an approval, answer it, and return what it had shown."""
     path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
@@ -322,6 +326,8 @@ def answer(airflow: AirflowStandalone, run: DagRun, option: str) -> dict[str, An
         return list(airflow.client.get(f"{path}/hitlDetails")["hitl_details"])
 
     (shown,) = until(asked, bool, PATIENCE)
+    # Nobody is so quick that the task is still about to wait.
+    until(lambda: state_of(airflow, run, "approve"), lambda state: state == "deferred", PATIENCE)
     chosen = {"chosen_options": [option], "params_input": {}}
     airflow.client.patch(f"{path}/taskInstances/approve/-1/hitlDetails", chosen)
     return shown
